@@ -1,0 +1,59 @@
+"""BERTVision: partial fine-tuning with small heads on the hidden states of every layer.
+
+>>> run = bertvision.fit("table", train="reviews.csv")
+>>> bertvision.load(run.path).predict(["What a film!"])
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertvision.errors import UserError
+
+if TYPE_CHECKING:
+    from bertvision.model import Model
+    from bertvision.runs import Run
+
+__version__ = "0.1.0"
+__all__ = ["UserError", "compare", "evaluate", "fit", "load"]
+
+
+def fit(task: str = "table", *, resume: bool = False, quiet: bool = False, **options: Any) -> "Run":
+    """One run; the options are those of `bertvision fit --help`, with underscores. Returns the finished Run."""
+    from bertvision.options import FitOptions
+    from bertvision.progress import Progress
+    from bertvision.training.fit import fit as run_fit
+
+    for name in ("epochs", "marks", "freeze", "data", "train", "dev", "out", "backbone"):
+        value = options.get(name)
+        if isinstance(value, (list, tuple)):
+            options[name] = ",".join(str(part) for part in value)
+        elif value is not None:
+            options[name] = str(value)
+    known = FitOptions.__dataclass_fields__
+    for name in options:
+        if name not in known:
+            from bertvision.registry import unknown
+
+            raise unknown("option", name, list(known))
+    return run_fit(FitOptions(task=task, **options), resume=resume, progress=Progress(quiet))
+
+
+def load(run: str | Path, model: str | None = None) -> "Model":
+    """The model of a run directory; `RUN@3/10` asks for another mark, `model` for another than the selected one."""
+    from bertvision.model import load as load_model
+
+    return load_model(run, model)
+
+
+def evaluate(run: str | Path, **where: Any) -> dict[str, Any]:
+    """Scores of every model of a run on its dev data, on `data=FOLDER` or on `dev=FILE`."""
+    from bertvision.model import evaluate as evaluate_run
+
+    return evaluate_run(run, **where)
+
+
+def compare(one: str | Path, other: str | Path) -> dict[str, Any]:
+    """Paired bootstrap: how much the second run scores above the first, on the same dev examples."""
+    from bertvision.model import compare as compare_runs
+
+    return compare_runs(one, other)

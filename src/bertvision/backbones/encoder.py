@@ -1,0 +1,217 @@
+"""Any transformers encoder with its own output layer, giving logits and the hidden states of every layer.
+
+The only file that knows transformers' models and tokenizers.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from bertvision.backbones import backbones
+from bertvision.errors import UserError
+from bertvision.registry import unknown
+from bertvision.types import Examples
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Tokenised examples, un-padded: row i is tokens[offsets[i]:offsets[i + 1]]."""
+
+    tokens: np.ndarray  # (all tokens,) int32
+    types: np.ndarray  # token types, for encoders that have them
+    segments: np.ndarray  # 1 in the first text, 2 in the second, 0 in special tokens
+    offsets: np.ndarray  # (N + 1,)
+    truncated: int  # how many examples were longer than allowed
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Padded tokens of some windows, (B, T) each."""
+
+    inputs: dict[str, Tensor]
+    mask: Tensor
+    segments: Tensor
+
+
+class Encoder(nn.Module):
+    """tokens -> (logits (B, C), L x (B, T, D) hidden states, pooled (B, D) or None)."""
+
+    def __init__(self, model: Any, tokenizer: Any, pooled: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.pooled = pooled  # only a pooler that was pre-trained says something
+        self._pooler_output: Tensor | None = None
+        if pooled:
+            model.base_model.pooler.register_forward_hook(self._keep_pooled)
+
+    def _keep_pooled(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        self._pooler_output = output
+
+    def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, ...], Tensor | None]:
+        result = self.model(**inputs, output_hidden_states=True)
+        pooled, self._pooler_output = self._pooler_output, None
+        return result.logits, result.hidden_states, pooled
+
+    @property
+    def layers(self) -> int:
+        """Layers of hidden states, the embedding output included."""
+        return int(self.model.config.num_hidden_layers) + 1
+
+    @property
+    def features(self) -> int:
+        return int(self.model.config.hidden_size)
+
+    @property
+    def longest(self) -> int:
+        """Tokens the encoder can take. RoBERTa's kin count positions from the padding index on."""
+        config = self.model.config
+        positions = getattr(config, "max_position_embeddings", None) or self.tokenizer.model_max_length
+        if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+            positions -= (config.pad_token_id or 0) + 1
+        return int(min(positions, self.tokenizer.model_max_length))
+
+    def encode(self, examples: Examples, max_length: int) -> Windows:
+        """Tokenise; what is too long is cut at the longer text's end first, and counted."""
+        texts = (examples.texts, examples.pairs) if examples.pairs is not None else (examples.texts,)
+        limit = min(max_length, self.longest)
+        whole = self.tokenizer(*texts, truncation=False, padding=False, verbose=False)
+        found = list(whole.encodings)
+        long = [i for i, encoding in enumerate(found) if len(encoding.ids) > limit]
+        if long:
+            some = [[column[i] for i in long] for column in texts]
+            cut = self.tokenizer(*some, truncation="longest_first", max_length=limit, padding=False, verbose=False)
+            for i, encoding in zip(long, cut.encodings, strict=True):
+                found[i] = encoding
+        lengths = [len(encoding.ids) for encoding in found]
+        return Windows(
+            tokens=_flat((encoding.ids for encoding in found), np.int32),
+            types=_flat((encoding.type_ids for encoding in found), np.int8),
+            segments=_flat(([0 if s is None else s + 1 for s in encoding.sequence_ids] for encoding in found), np.int8),
+            offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            truncated=len(long),
+        )
+
+    def batch(self, windows: Windows, rows: np.ndarray, device: torch.device | str = "cpu") -> Batch:
+        """Pad the given windows to the longest among them."""
+        lengths = windows.lengths[rows]
+        mask = np.arange(lengths.max())[None] < lengths[:, None]
+        parts = {}
+        for name, flat, filler in (
+            ("input_ids", windows.tokens, self.tokenizer.pad_token_id or 0),
+            ("token_type_ids", windows.types, 0),
+            ("segments", windows.segments, 0),
+        ):
+            padded = np.full(mask.shape, filler, dtype=np.int64)
+            padded[mask] = np.concatenate([flat[windows.offsets[i] : windows.offsets[i + 1]] for i in rows])
+            parts[name] = torch.from_numpy(padded).to(device)
+        parts["attention_mask"] = torch.from_numpy(mask.astype(np.int64)).to(device)
+        inputs = {name: parts[name] for name in self.tokenizer.model_input_names if name in parts}
+        return Batch(inputs, parts["attention_mask"], parts["segments"])
+
+    def freeze(self, what: str | None) -> None:
+        """Leave `embeddings`, the embeddings and the first N layers, or `all` (but the output layer) as they are."""
+        base = self.model.base_model
+        if what is None:
+            return
+        frozen: list[nn.Module] = [base.embeddings]
+        if what == "all":
+            frozen = [base]
+        elif what != "embeddings":
+            layers = _layers_of(base)
+            if int(what) > len(layers):
+                raise UserError(f"--freeze {what}: this encoder has {len(layers)} layers.")
+            frozen += list(layers[: int(what)])
+        for module in frozen:
+            module.requires_grad_(False)
+
+    def save(self, folder: Path) -> None:
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def load(name: str, outputs: int, seed: int, pooled: bool | None = None) -> Encoder:
+    """The backbone called `name` (registered, a folder, or on the hub) with an output layer of `outputs` logits.
+
+    `pooled` says whether the pooler counts as trained, for checkpoints that were saved with a new one.
+    """
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    path = str(backbones[name].folder()) if name in backbones else name
+    _check_folder(name, path)
+    try:
+        config = AutoConfig.from_pretrained(path, num_labels=outputs)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)  # the new output layer's weights
+            # Encoders are often stored as float16, which trains badly and slowly: float32 whatever the file says.
+            model, report = AutoModelForSequenceClassification.from_pretrained(
+                path, config=config, dtype=torch.float32, output_loading_info=True
+            )
+        tokenizer = AutoTokenizer.from_pretrained(path, use_fast=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise _not_loaded(name, error) from None
+    if not tokenizer.is_fast:
+        raise UserError(f"--backbone '{name}' has no fast tokenizer, which is needed to tell a pair's texts apart.")
+    # A tokenizer file may carry truncation and padding of its own (MiniLM's says 128): ours are the options.
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
+    if pooled is None:
+        has_pooler = getattr(model.base_model, "pooler", None) is not None
+        pooled = has_pooler and not any(".pooler." in f".{key}" for key in report["missing_keys"])
+    _check_weights(name, model, report["missing_keys"])
+    return Encoder(model, tokenizer, pooled)
+
+
+def _check_folder(name: str, path: str) -> None:
+    folder = Path(path)
+    if not folder.is_dir():
+        if name.startswith((".", "/", "~")):
+            raise UserError(f"--backbone '{name}': there is no such folder.")
+        return
+    if not (folder / "config.json").exists():
+        raise UserError(f"--backbone '{name}': the folder has no config.json, so it is not a transformers model.")
+    if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
+        raise UserError(f"--backbone '{name}': the folder has a config.json but no weights (model.safetensors).")
+
+
+def _check_weights(name: str, model: Any, missing: Iterable[str]) -> None:
+    """Refuse a checkpoint that lacks encoder layers: transformers would fill them with noise."""
+    prefix = model.base_model_prefix + "."
+    lost = [key for key in missing if key.startswith(prefix) and ".pooler." not in key]
+    if lost:
+        raise UserError(f"--backbone '{name}': the weights lack {len(lost)} tensors of the encoder, e.g. {lost[0]}.")
+
+
+def _not_loaded(name: str, error: Exception) -> UserError:
+    if "/" in name or Path(name).exists():
+        first = str(error).strip().split("\n")[0]
+        return UserError(f"--backbone '{name}' could not be loaded: {first}")
+    return unknown(
+        "backbone", name, list(backbones), "Give a name of `bertvision ls backbones`, a folder, or a hub name."
+    )
+
+
+def _layers_of(base: nn.Module) -> nn.ModuleList:
+    """The stack of transformer layers, wherever the architecture keeps it: the longest list of modules."""
+    stacks = [module for module in base.modules() if isinstance(module, nn.ModuleList)]
+    return max(stacks, key=len)
+
+
+def _flat(rows: Iterable[list[int]], dtype: Any) -> np.ndarray:
+    return np.concatenate([np.asarray(row, dtype=dtype) for row in rows])

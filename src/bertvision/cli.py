@@ -1,0 +1,211 @@
+"""The command line: the only place that prints results, exits or reads argv. Heavy imports wait until they are needed."""
+
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertvision.errors import UserError
+from bertvision.options import FitOptions
+
+app = typer.Typer(
+    name="bertvision",
+    help="Partial fine-tuning with small heads on every layer's hidden states.\n\n"
+    "Start with `bertvision demo`, or `bertvision fit table --train reviews.csv`.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run directory; RUN@3/10 means that mark of it.")]
+
+
+def taking_fit_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give `command` a command-line option for every field of FitOptions."""
+    own = list(inspect.signature(command).parameters.values())
+    made = []
+    for entry in fields(FitOptions):
+        extra: Any = typer.Argument if entry.name == "task" else typer.Option
+        default = ... if entry.name == "task" else entry.default
+        note = extra(help=entry.metadata["help"], show_default=default not in (None, ...))
+        assert entry.default is not MISSING
+        made.append(
+            inspect.Parameter(
+                entry.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if default is ... else default,
+                annotation=Annotated[entry.type, note],
+            )
+        )
+    signature = inspect.Signature([*made, *[p.replace(kind=p.KEYWORD_ONLY) for p in own if p.kind is not p.VAR_KEYWORD]])
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+    return command
+
+
+@app.command()
+@taking_fit_options
+def fit(
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run at --out.")] = False,
+    json: Json = False,
+    debug: Debug = False,
+    **options: Any,
+) -> None:
+    """Fine-tune an encoder up to some marks, with heads learning beside it; keep the best on held-out data.
+
+    Examples:
+
+    * `bertvision fit table --train reviews.csv --text review --label stars`
+
+    * `bertvision fit sts-b --data glue/ --epochs 1 --marks 3/10,1/2,1`
+
+    * `bertvision fit rte --data glue/ --backbone path/to/encoder --epochs 0` (heads only: nothing is fine-tuned)
+    """
+    chosen = FitOptions(**options)
+    from bertvision.training.fit import fit as run_fit
+
+    run = run_fit(chosen, resume=resume)
+    _show_run(run, json)
+
+
+@app.command()
+def evaluate(
+    run: RunArgument,
+    data: Annotated[str | None, typer.Option(help="Folder with the task's files. Default: the run's own.")] = None,
+    dev: Annotated[str | None, typer.Option(help="One file to score on, with the columns of the training data.")] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Score every model of a run: on its dev data again, or on other data."""
+    from bertvision.model import evaluate as evaluate_run
+    from bertvision.progress import Progress
+
+    result = evaluate_run(run, data, dev, Progress())
+    if json:
+        _print_json(result)
+    else:
+        from bertvision import show
+
+        show.evaluation(result)
+
+
+@app.command()
+def compare(run_a: RunArgument, run_b: RunArgument, json: Json = False, debug: Debug = False) -> None:
+    """How much RUN_B's model scores above RUN_A's: paired bootstrap on the same dev examples."""
+    from bertvision.model import compare as compare_runs
+
+    result = compare_runs(run_a, run_b)
+    if json:
+        _print_json(result)
+    else:
+        from bertvision import show
+
+        show.comparison(result)
+
+
+@app.command()
+def predict(
+    run: RunArgument,
+    text: Annotated[list[str] | None, typer.Argument(help="A text; for pairs, two texts.")] = None,
+    file: Annotated[Path | None, typer.Option(help="CSV, TSV, JSONL or Parquet with the run's columns, or .txt.")] = None,
+    model: Annotated[str | None, typer.Option(help="Ask this model of the run instead of the selected one.")] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Answer new texts: class and probabilities, or score."""
+    if bool(text) == bool(file):
+        raise UserError("Give either texts or --file FILE.")
+    from bertvision.model import Model, predict_file
+    from bertvision.types import Examples
+
+    loaded = Model(run, model)
+    if file is not None:
+        examples, answers = predict_file(loaded, file)
+    else:
+        texts = list(text or [])
+        if loaded.pairs and len(texts) != 2:
+            raise UserError(f"'{run}' was trained on pairs: give two texts, or --file FILE.")
+        examples = Examples([texts[0]], [texts[1]], None) if loaded.pairs else Examples(texts, None, None)
+        answers = loaded.predict(examples.texts, examples.pairs)
+    rows = [{"text": t} | answer for t, answer in zip(examples.texts, answers, strict=True)]
+    for row, pair in zip(rows, examples.pairs or [], strict=False):
+        row["text_pair"] = pair
+    if json:
+        _print_json(rows)
+    else:
+        from bertvision import show
+
+        show.predictions(rows, str(loaded.run.path), loaded.mark, loaded.name)
+
+
+@app.command()
+def ls(
+    what: Annotated[str, typer.Argument(help="tasks, heads or backbones.")], json: Json = False, debug: Debug = False
+) -> None:
+    """List tasks, heads or backbones."""
+    from bertvision import show
+
+    rows = show.listing(what)
+    if json:
+        _print_json(rows)
+    else:
+        show.table(rows)
+
+
+@app.command()
+def demo(
+    out: Annotated[str | None, typer.Option(help="Run directory to make. Default: runs/demo-minilm-l6.")] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Fit a real encoder on real film reviews in a few minutes, and ask it about new ones."""
+    from bertvision.progress import Progress
+    from bertvision.training.fit import fit as run_fit
+
+    progress = Progress(quiet=json)
+    progress.say("Sentiment of film-review sentences (Rotten Tomatoes), encoder minilm-l6, one epoch on 4,000 of them.")
+    run = run_fit(FitOptions(task="demo", limit=4000, out=out), progress=progress)
+    _show_run(run, json)
+    if not json:
+        predict(str(run.path), ["A joy from the first scene to the last.", "Two hours I will never get back."])
+        typer.echo(f'Ask it yourself: bertvision predict {run.path} "your sentence"')
+
+
+def _show_run(run: Any, as_json: bool) -> None:
+    if as_json:
+        _print_json({"run": str(run.path), **run.scores})
+    else:
+        from bertvision import show
+
+        show.run(run)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one message and exit code 1, a traceback only with --debug."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    try:
+        app()
+    except UserError as error:
+        _fail(str(error), error)
+    except KeyboardInterrupt as error:
+        _fail(str(error) or "Interrupted; nothing was written.", error)
+
+
+def _fail(message: str, error: BaseException) -> None:
+    if "--debug" in sys.argv:
+        raise error
+    typer.echo(f"Error: {message}", err=True)
+    sys.exit(1)

@@ -1,0 +1,38 @@
+"""Combine predictions of models that are there anyway: element-wise max (the paper's), mean, greedy selection."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+MOST_ROUNDS = 20
+
+Outputs = dict[str, np.ndarray]  # model -> predictions (N, C)
+
+
+def combine(outputs: Outputs, weights: dict[str, float], rule: str) -> np.ndarray:
+    """Members' predictions as one, (N, C). `max` is element-wise, then classes are made to sum to one again."""
+    members = np.stack([outputs[name] for name in weights])
+    if rule == "max":
+        highest = members.max(0)
+        return highest / highest.sum(1, keepdims=True) if highest.shape[1] > 1 else highest
+    shares = np.array(list(weights.values())) / sum(weights.values())
+    return np.tensordot(shares, members, 1)
+
+
+def greedy(outputs: Outputs, goodness: Callable[[np.ndarray], tuple[float, ...]]) -> dict[str, float]:
+    """Forward selection with replacement (Caruana et al. 2004): member -> weight.
+
+    From the best single model on, whichever addition helps most is averaged in, until none helps.
+    """
+    best = max(outputs, key=lambda name: goodness(outputs[name]))
+    total, chosen, reached = outputs[best], Counter([best]), goodness(outputs[best])
+    for size in range(2, MOST_ROUNDS + 1):
+        trials = {name: goodness((total + outputs[name]) / size) for name in outputs}
+        name = max(trials, key=lambda trial: trials[trial])
+        if trials[name] <= reached:
+            break
+        total, reached = total + outputs[name], trials[name]
+        chosen[name] += 1
+    members = sum(chosen.values())
+    return {name: count / members for name, count in chosen.items()}

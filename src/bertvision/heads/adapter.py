@@ -1,0 +1,62 @@
+"""Heads that compress every layer with a small adapter, Linear(D -> A) + GELU, and read all of them out."""
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bertvision.heads import register
+from bertvision.heads.base import Body, Head, Shape
+from bertvision.heads.pooling import all_views
+
+
+class Adapter(Body):
+    """(B, L, V, D) -> (B, V, L * size [+ D]): one adapter for all layers, or one per layer; `skip` adds the last state.
+
+    The weights start small (truncated normal, deviation 1e-3) as in the paper, unless `small` is switched off.
+    """
+
+    def __init__(
+        self, layers: int, features: int, size: int, *, shared: bool = True, skip: bool = False, small: bool = True
+    ) -> None:
+        super().__init__()
+        sets = 1 if shared else layers
+        self.weight = nn.Parameter(torch.empty(sets, features, size))
+        self.bias = nn.Parameter(torch.zeros(sets, size))
+        deviation = 1e-3 if small else features**-0.5
+        nn.init.trunc_normal_(self.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+        self.shared, self.skip = shared, skip
+        self.width = layers * size + (features if skip else 0)
+
+    def forward(self, layers: Tensor) -> Tensor:
+        if self.shared:
+            small = functional.linear(layers, self.weight[0].T, self.bias[0])  # (B, L, V, A)
+        else:
+            small = torch.einsum("blvd,lda->blva", layers, self.weight) + self.bias[:, None]
+        flat = functional.gelu(small).transpose(1, 2).flatten(2)  # (B, V, L * A)
+        return torch.cat([flat, layers[:, -1]], 2) if self.skip else flat
+
+
+def paper_adapter(shape: Shape, size: int, shared: bool, skip: bool) -> Head:
+    body = Adapter(shape.layers + shape.pooled, shape.features, size, shared=shared, skip=skip)
+    return Head(shape, body, pooled=shape.pooled)
+
+
+def adapter_views(shape: Shape, size: int) -> Head:
+    body = Adapter(shape.layers, shape.features, size, small=False)
+    return Head(shape, body, views=all_views(shape), normalised=True, cosines=shape.pairs, dropout=0.2)
+
+
+for _size in (64, 386):
+    for _shared in (True, False):
+        for _skip in (False, True):
+            _name = f"adapter-{_size}" + ("" if _shared else "-per-layer") + ("-skip" if _skip else "")
+            _about = f"Linear to {_size} + GELU on each layer's [CLS], {'shared' if _shared else 'one per layer'}"
+            register(_name, "paper", _about + (", plus the last state" if _skip else ""))(
+                partial(paper_adapter, size=_size, shared=_shared, skip=_skip)
+            )
+
+register("adapter-64-views", "ours", "shared adapter of 64 on every view of every layer, normalised states")(
+    partial(adapter_views, size=64)
+)

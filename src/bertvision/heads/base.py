@@ -1,0 +1,71 @@
+"""The frame of a head: choose views, run a body over the layers, read out."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bertvision.states import HiddenStates
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a head is built for: the backbone's layers and features, and the answers asked for."""
+
+    layers: int  # L, the embedding output included
+    features: int  # D
+    outputs: int  # C
+    pairs: bool  # two texts per example?
+    pooled: bool  # does the backbone have a trained pooler?
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Body(nn.Module):
+    """(B, L, V, D) -> (B, V, width): what is done with the layers of one view."""
+
+    width: int
+
+
+class Head(nn.Module):
+    """HiddenStates -> logits (B, C): views -> body -> dropout -> one linear layer over everything."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        body: Body | None,
+        *,
+        views: tuple[str, ...] = ("cls",),
+        normalised: bool = False,
+        cosines: bool = False,
+        pooled: bool = False,
+        dropout: float = 0.0,
+        lr_scale: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.body, self.views, self.normalised, self.cosines, self.pooled = body, views, normalised, cosines, pooled
+        self.lr_scale = lr_scale  # a head of eight parameters wants larger steps than one of a million
+        self.dropout = nn.Dropout(dropout)
+        width = (len(views) * body.width if body else 0) + (shape.layers if cosines else 0)
+        self.output = nn.Linear(width, shape.outputs)
+
+    def forward(self, states: HiddenStates) -> Tensor:
+        parts = []
+        if self.body is not None:
+            layers = states.read(self.views, self.normalised)  # (B, L, V, D)
+            if self.pooled:  # the paper's last channel: the pooler's output
+                assert states.pooled is not None
+                layers = torch.cat([layers, states.pooled[:, None, None]], 1)
+            parts.append(self.body(layers).flatten(1))
+        if self.cosines:
+            # Cosines of one encoder lie close together near 1: centred and stretched, so that small steps count.
+            parts.append((states.cosines() - 0.7) * 5)
+        logits: Tensor = self.output(self.dropout(torch.cat(parts, 1)))
+        return logits
+
+
+def parameters(head: nn.Module) -> int:
+    """How many numbers training changes."""
+    return sum(p.numel() for p in head.parameters() if p.requires_grad)

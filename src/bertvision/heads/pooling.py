@@ -1,0 +1,75 @@
+"""Heads that mix the layers of a view into one state: the last, the mean, or a learned weighted sum."""
+
+import torch
+from torch import Tensor, nn
+
+from bertvision.heads import register
+from bertvision.heads.base import Body, Head, Shape
+from bertvision.states import DERIVED_VIEWS, PAIR_VIEWS, SINGLE_VIEWS
+
+
+class LastLayer(Body):
+    """The top layer's state alone, as a linear probe reads it."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.width = shape.features
+
+    def forward(self, layers: Tensor) -> Tensor:
+        return layers[:, -1]
+
+
+class AveragePooling(LastLayer):
+    """The plain mean over layers."""
+
+    def forward(self, layers: Tensor) -> Tensor:
+        return layers.mean(1)
+
+
+class LearnedPooling(Body):
+    """scale * sum_l softmax(w)_l h_l, with L + 1 parameters. The softmax is over the weights, never over states."""
+
+    def __init__(self, layers: int, features: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(layers))
+        self.scale = nn.Parameter(torch.ones(()))
+        self.width = features
+
+    def forward(self, layers: Tensor) -> Tensor:
+        return self.scale * torch.einsum("l,blvd->bvd", self.weights.softmax(0), layers)
+
+
+def all_views(shape: Shape) -> tuple[str, ...]:
+    """Every view that the data can feed: two for single texts, six for pairs."""
+    return PAIR_VIEWS + DERIVED_VIEWS if shape.pairs else SINGLE_VIEWS
+
+
+@register("last-layer", "ours", "linear layer on the last layer's [CLS]: the usual probe, for comparison")
+def last_layer(shape: Shape) -> Head:
+    return Head(shape, LastLayer(shape))
+
+
+@register("learned-pooling", "paper", "learned weighted sum of all layers' [CLS]")
+def learned_pooling(shape: Shape) -> Head:
+    return Head(shape, LearnedPooling(shape.layers + shape.pooled, shape.features), pooled=shape.pooled)
+
+
+@register("average-pooling", "paper", "plain mean of all layers' [CLS]")
+def average_pooling(shape: Shape) -> Head:
+    return Head(shape, AveragePooling(shape), pooled=shape.pooled)
+
+
+@register("last-layer-views", "ours", "linear layer on every view of the last layer, as sentence encoders are used")
+def last_layer_views(shape: Shape) -> Head:
+    return Head(shape, LastLayer(shape), views=all_views(shape), normalised=True, dropout=0.1)
+
+
+@register("learned-pooling-views", "ours", "learned weighted sum of all layers, every view, normalised states")
+def learned_pooling_views(shape: Shape) -> Head:
+    body = LearnedPooling(shape.layers, shape.features)
+    return Head(shape, body, views=all_views(shape), normalised=True, cosines=shape.pairs, dropout=0.1)
+
+
+@register("cosines", "ours", "linear layer on the two texts' cosine in each layer: L + 1 weights", pairs_only=True)
+def cosines(shape: Shape) -> Head:
+    return Head(shape, None, cosines=True, lr_scale=10)

@@ -1,0 +1,1 @@
+"""Metrics: how good predictions are, with bootstrap intervals."""

@@ -1,0 +1,58 @@
+"""Bootstrap intervals of one model's score, and of the difference between two models on the same examples."""
+
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from bertvision.metrics.glue import METRICS, decide
+
+RESAMPLES = 1000
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric's value and its 95% bootstrap interval over examples."""
+
+    value: float
+    low: float
+    high: float
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def score(outputs: np.ndarray, targets: np.ndarray, metric: str) -> Score:
+    """Predictions (N, C) against targets (N,)."""
+    decisions = decide(outputs)
+    return Score(METRICS[metric].value(decisions, targets), *_interval(resampled(outputs, targets, metric)))
+
+
+def compare(one: np.ndarray, other: np.ndarray, targets: np.ndarray, metric: str) -> Score:
+    """How much `other` scores above `one`: a paired bootstrap, both on the same resamples."""
+    value = METRICS[metric].value
+    difference = value(decide(other), targets) - value(decide(one), targets)
+    return Score(
+        difference, *_interval(resampled(other, targets, metric) - resampled(one, targets, metric))
+    )
+
+
+def resampled(outputs: np.ndarray, targets: np.ndarray, metric: str) -> np.ndarray:
+    """The metric in each of the resamples, (R,); resample r is the same for every model."""
+    decisions = decide(outputs)
+    weighted = METRICS[metric].weighted
+    return np.concatenate([weighted(decisions, targets, _weights(len(targets), r)) for r in range(0, RESAMPLES, 100)])
+
+
+def _interval(values: np.ndarray) -> tuple[float, float]:
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+@lru_cache(maxsize=20)
+def _weights(examples: int, first: int) -> np.ndarray:
+    """(100, N): how often each example is drawn in resamples `first` to `first + 99`; in parts, to bound memory."""
+    random = np.random.default_rng([examples, first])
+    draws = random.integers(0, examples, (100, examples))
+    return np.stack([np.bincount(row, minlength=examples) for row in draws]).astype(np.float32)

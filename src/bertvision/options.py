@@ -1,0 +1,104 @@
+"""Every option of `fit`, once: the command line, the Python call and run.json are all made from this list."""
+
+from dataclasses import asdict, dataclass, field, fields
+from fractions import Fraction
+from typing import Any
+
+from bertvision.errors import UserError
+
+PAIRS = ("joint", "separate", "auto")
+SCHEDULES = ("linear", "constant")
+
+
+def option(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """The options of one run; `replace(options, seed=1)` is how a sweep is written."""
+
+    task: str = option("table", "A GLUE task, `table` for your own file, or `demo`. `bertvision ls tasks` lists all.")
+    data: str | None = option(None, "Folder with the task's files (or the folder above it). Without it: the Hugging Face hub.")
+    train: str | None = option(None, "Task `table`: CSV, TSV, JSONL or Parquet file to train on.")
+    dev: str | None = option(None, "Task `table`: file to report on. Without it a tenth of train is set aside for that.")
+    text: str | None = option(None, "Task `table`: column with the text. Default: `text` or `sentence`, or the only text column.")
+    text_pair: str | None = option(None, "Task `table`: column with the second text of a pair.")
+    label: str | None = option(None, "Task `table`: column with the answer. Default: `label` or `score`.")
+    kind: str | None = option(None, "Task `table`: `class` or `score`. Default: inferred from the label column, and said.")
+    backbone: str = option("minilm-l6", "An encoder: a name of `bertvision ls backbones`, a hub name or a folder.")
+    heads: str = option("default", "Heads to train beside the encoder: names or sets of `bertvision ls heads`, comma-separated, or `none`.")
+    polish: int = option(8, "Epochs of head training on a clean pass at each mark; 0 switches polishing off.")
+    pairs: str = option("auto", "How polished heads read a pair: `joint`, `separate` (each text alone), or `auto`: per head, on held-out data.")
+    epochs: str = option("1", "How long to fine-tune the encoder; a fraction such as 3/10 is fine, 0 leaves it as it is.")
+    marks: str | None = option(None, "Fractions of an epoch at which to stop and evaluate, e.g. 0,1/10,3/10,1. Default: 0, 3/10 and every whole epoch.")
+    batch_size: int = option(16, "Examples per batch.")
+    lr: float = option(5e-5, "Peak learning rate of the encoder.")
+    head_lr: float = option(1e-3, "Peak learning rate of the heads.")
+    max_length: int = option(256, "Tokens per example at most; longer ones are cut, counted and said.")
+    freeze: str | None = option(None, "Leave part of the encoder as it is: `embeddings`, a number N (embeddings and the first N layers), or `all`.")
+    schedule: str = option("linear", "Learning rate after warm-up: `linear` decay to zero, or `constant`.")
+    warmup: float = option(0.1, "Share of all steps over which the learning rate rises from zero.")
+    clip: float = option(1.0, "Largest gradient norm; 0 switches clipping off.")
+    accumulate: int = option(1, "Batches per optimiser step.")
+    limit: int | None = option(None, "Train on a fixed, stratified sample of this many examples (before holding out).")
+    dev_limit: int | None = option(None, "Report on a fixed, stratified sample of this many dev examples.")
+    seed: int = option(0, "Random seed of output layer, dropout, heads and batch order. It never changes which rows are held out.")
+    out: str | None = option(None, "Run directory to make. Default: runs/TASK-BACKBONE, numbered if taken.")
+
+    def __post_init__(self) -> None:
+        one_of("--pairs", self.pairs, PAIRS)
+        one_of("--schedule", self.schedule, SCHEDULES)
+        if self.kind is not None:
+            one_of("--kind", self.kind, ("class", "score"))
+        for name in ("batch_size", "max_length", "accumulate", "limit", "dev_limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{flag(name)} {value} must be at least 1.")
+        for name in ("polish", "lr", "head_lr", "clip"):
+            if not getattr(self, name) >= 0:
+                raise UserError(f"{flag(name)} {getattr(self, name)} must not be negative.")
+        if not 0 <= self.warmup < 1:
+            raise UserError(f"--warmup {self.warmup} is a share of all steps: at least 0 and below 1.")
+        if self.freeze is not None and self.freeze not in ("embeddings", "all") and not self.freeze.isdigit():
+            raise UserError(f"--freeze '{self.freeze}' is none of: embeddings, a number of layers, all.")
+        self.fractions()
+
+    def fractions(self) -> list[Fraction]:
+        """The marks, ascending; the last one is where the run ends."""
+        epochs = fraction("--epochs", self.epochs)
+        if self.marks is None:
+            wholes = [Fraction(n) for n in range(1, int(epochs) + 1)]
+            return sorted({m for m in (Fraction(0), Fraction(3, 10), *wholes) if m <= epochs} | {epochs})
+        marks = sorted({fraction("--marks", part) for part in self.marks.split(",")})
+        if marks[-1] > epochs:
+            raise UserError(f"--marks asks for {marks[-1]} epochs but --epochs is {epochs}: raise it or drop that mark.")
+        return marks
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def fraction(name: str, text: str) -> Fraction:
+    try:
+        value = Fraction(text.strip())
+    except (ValueError, ZeroDivisionError):
+        raise UserError(f"{name} '{text}' is not a number or a fraction such as 3/10.") from None
+    if value < 0:
+        raise UserError(f"{name} {text} must not be negative.")
+    return value
+
+
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UserError(f"{name} '{value}' is none of: {', '.join(allowed)}.")
+
+
+def flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """The flags in which two option sets differ, for --resume."""
+    names = [f.name for f in fields(FitOptions)]
+    return [f"{flag(n)} {old.get(n)} -> {new.get(n)}" for n in names if old.get(n) != new.get(n)]

@@ -1,0 +1,183 @@
+"""Run directories: what lies where, written aside and renamed when whole.
+
+    RUN/run.json            every option, versions, digests, costs, parameters
+    RUN/scores.json         every model's scores at every mark, and which one was selected
+    RUN/log.jsonl           the loss while training, one line every few steps
+    RUN/predictions/        one Parquet file per mark: every model's predictions, held-out and dev
+    RUN/marks/3-10/         checkpoint at 3/10 of an epoch: encoder/, heads.safetensors, ensembles.json
+
+A directory called RUN is whole. An unfinished one is called RUN.partial and holds state/ to go on from.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from bertvision.errors import UserError
+from bertvision.registry import unknown
+
+
+class Run:
+    """A run directory, finished or not."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def info(self) -> dict[str, Any]:
+        return read_json(self.path / "run.json")
+
+    @property
+    def scores(self) -> dict[str, Any]:
+        return read_json(self.path / "scores.json")
+
+    def mark_folder(self, mark: str) -> Path:
+        return self.path / "marks" / mark.replace("/", "-")
+
+    def predictions_file(self, mark: str) -> Path:
+        return self.path / "predictions" / f"{mark.replace('/', '-')}.parquet"
+
+    def predictions(self, mark: str) -> dict[str, dict[str, Any]]:
+        """split -> {"targets": (N,), "outputs": {model: (N, C)}}"""
+        import numpy as np
+        import pyarrow.parquet
+
+        table = pyarrow.parquet.read_table(self.predictions_file(mark))
+        splits: dict[str, dict[str, Any]] = {}
+        for split in dict.fromkeys(table["split"].to_pylist()):
+            part = table.filter(pyarrow.compute.equal(table["split"], split))
+            names = [name for name in part.column_names if name not in ("split", "row", "target")]
+            outputs = {name: np.stack(part[name].to_numpy(zero_copy_only=False)) for name in names}
+            splits[split] = {"targets": part["target"].to_numpy(), "outputs": outputs}
+        return splits
+
+
+def open_run(reference: str | Path) -> tuple[Run, str]:
+    """(run, mark) of `RUN` (its selected mark) or `RUN@3/10`."""
+    name, _, mark = str(reference).rpartition("@") if "@" in str(reference) else (str(reference), "", "")
+    run = Run(Path(name))
+    if not (run.path / "run.json").exists():
+        partial = Path(f"{name}.partial")
+        hint = f" It is unfinished: '{partial}' can be finished with --resume." if partial.exists() else ""
+        raise UserError(f"'{name}' is not a run directory (no run.json in it).{hint}")
+    if not mark:
+        return run, str(run.scores["selected"]["mark"])
+    marks = [entry["epoch"] for entry in run.scores["marks"]]
+    try:
+        wanted = str(Fraction(mark))
+    except (ValueError, ZeroDivisionError):
+        wanted = mark
+    if wanted not in marks:
+        raise unknown("mark", f"{name}@{mark}", marks, f"The run has: {', '.join(marks)}.")
+    return run, wanted
+
+
+def default_name(task: str, backbone: str) -> Path:
+    """runs/TASK-BACKBONE, with a number where that is taken."""
+    stem = f"{task}-{Path(backbone).name}"
+    number = 1
+    while True:
+        path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
+        if not path.exists() and not partial_of(path).exists():
+            return path
+        number += 1
+
+
+def partial_of(path: Path) -> Path:
+    return path.with_name(path.name + ".partial")
+
+
+def check(path: Path, resume: bool) -> None:
+    """Refuse, before any work, an --out that cannot be written or continued."""
+    partial = partial_of(path)
+    if path.exists():
+        raise UserError(f"--out '{path}' exists already. Choose another name or remove it.")
+    if resume:
+        if not (partial / "run.json").exists():
+            raise UserError(f"There is nothing to resume: no '{partial}'. Run the command without --resume.")
+    elif partial.exists():
+        raise UserError(f"'{partial}' is an unfinished run. Go on with --resume, or remove it to start afresh.")
+
+
+def start(path: Path, resume: bool) -> Run:
+    """The unfinished run directory to write in: a new one, or with `resume` the one that is there."""
+    partial = partial_of(path)
+    if resume:
+        return Run(partial)
+    try:
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"--out '{path}' cannot be made: {error.strerror}.") from None
+    return Run(partial)
+
+
+def finish(run: Run, path: Path) -> Run:
+    shutil.rmtree(run.path / "state", ignore_errors=True)
+    run.path.rename(path)
+    return Run(path)
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise UserError(f"'{path}' cannot be read: {error}.") from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """All of the file or none of it."""
+    aside = path.with_name(path.name + ".tmp")
+    aside.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(aside, path)
+
+
+def append_lines(path: Path, values: Iterable[Any]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(value) + "\n" for value in values)
+
+
+@contextmanager
+def filling(folder: Path) -> Iterator[Path]:
+    """A new folder to fill, which gets its name when the block ends well. What had that name goes."""
+    aside = folder.with_name(folder.name + ".tmp")
+    for old in (aside, folder):
+        shutil.rmtree(old, ignore_errors=True)
+    aside.mkdir(parents=True)
+    yield aside
+    aside.rename(folder)
+
+
+def newest_state(run: Run) -> Path | None:
+    """The folder of the last state that was saved whole, state/STEP."""
+    folders = [path for path in (run.path / "state").glob("*") if path.name.isdigit()]
+    return max(folders, key=lambda path: int(path.name), default=None)
+
+
+@contextmanager
+def saving_state(run: Run, step: int) -> Iterator[Path]:
+    """A folder for the state at `step`; older ones go once it is whole, so that a crash never loses the last."""
+    with filling(run.path / "state" / str(step)) as folder:
+        yield folder
+    for path in (run.path / "state").iterdir():
+        if path.name != str(step):
+            shutil.rmtree(path)
+
+
+def write_predictions(path: Path, outputs: dict[str, dict[str, Any]], targets: dict[str, Any]) -> None:
+    """split -> model -> (N, C), as one Parquet table: a row per example, a column per model."""
+    import pyarrow
+    import pyarrow.parquet
+
+    tables = []
+    for split, models in outputs.items():
+        columns = {"split": [split] * len(targets[split]), "row": range(len(targets[split])), "target": targets[split]}
+        tables.append(pyarrow.table(columns | {name: list(values) for name, values in models.items()}))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(path.name + ".tmp")
+    pyarrow.parquet.write_table(pyarrow.concat_tables(tables), aside)
+    os.replace(aside, path)

@@ -1,0 +1,139 @@
+"""Results as tables for people to read in a terminal."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bertvision.errors import UserError
+from bertvision.runs import Run
+
+BAR = 24
+
+
+def run(finished: Run) -> None:
+    """The league of a run: every model at every mark on dev, with what was selected on held-out data."""
+    scores, info = finished.scores, finished.info
+    metric, selected = scores["metric"], scores["selected"]
+    marks = scores["marks"]
+    names = list(dict.fromkeys(name for entry in marks for name in entry["held_out"]))
+    board = Table(title=f"{scores['task']}: dev {metric} by epochs of fine-tuning  (* = selected on held-out data)")
+    board.add_column("model")
+    board.add_column("parameters", justify="right")
+    for entry in marks:
+        board.add_column(f"{entry['epoch']} ({entry['seconds']:.0f} s)", justify="right")
+    for name in names:
+        cells = []
+        for entry in marks:
+            chosen = selected == {"model": name, "mark": entry["epoch"]}
+            best_here = name == entry["selected"]
+            found = entry["dev"].get(name)
+            text = f"{found[metric]['value']:.3f}" if found else "-"
+            cells.append(f"[bold green]{text}*[/]" if chosen else f"[bold]{text}[/]" if best_here else text)
+        base = name.removesuffix("+polish")
+        count = info["parameters"].get(base)
+        board.add_row(name, f"{count:,}" if count else "", *cells)
+    console = Console()
+    console.print(board)
+    entry = next(entry for entry in marks if entry["epoch"] == selected["mark"])
+    found = entry["dev"][selected["model"]][metric]
+    last = marks[-1]
+    costs = info["costs"]
+    console.print(
+        f"Selected: [bold]{selected['model']}[/] at {selected['mark']} epochs, dev {metric} {found['value']:.3f}"
+        f" [{found['low']:.3f}, {found['high']:.3f}]; encoder alone after {last['epoch']}:"
+        f" {last['dev']['encoder'][metric]['value']:.3f}.",
+        highlight=False,
+    )
+    _curve(console, scores)
+    console.print(
+        f"{costs['seconds']:.0f} s in all, peak memory {costs['peak_memory_bytes'] / 1e9:.1f} GB,"
+        f" {costs['disk_bytes'] / 1e6:.0f} MB on disk: {finished.path}",
+        highlight=False,
+    )
+
+
+def _curve(console: Console, scores: dict[str, Any]) -> None:
+    """A bar per mark for the encoder and for what was chosen there, on dev."""
+    metric = scores["metric"]
+    for entry in scores["marks"]:
+        for label, model in (("encoder", "encoder"), ("best", entry["selected"])):
+            value = entry["dev"][model][metric]["value"]
+            colour = "cyan" if label == "encoder" else "green"
+            bar = "█" * round(max(0.0, value) * BAR)
+            name = f"{entry['epoch']:>5} {label:<8}"
+            console.print(f"{name}[{colour}]{bar:<{BAR}}[/] {value:.3f}", highlight=False)
+
+
+def evaluation(result: dict[str, Any]) -> None:
+    for split in (key for key in result if key.startswith("dev")):
+        first = next(iter(result[split].values()))
+        board = Table(title=f"{result['run']} at {result['mark']}: {split}")
+        board.add_column("model")
+        for metric in first:
+            board.add_column(f"{metric} [95%]", justify="right")
+        for name, found in result[split].items():
+            cells = [f"{s['value']:.3f} [{s['low']:.3f}, {s['high']:.3f}]" for s in found.values()]
+            board.add_row(name + ("*" if name == result["selected"] else ""), *(cell.replace("[", r"\[") for cell in cells))
+        Console().print(board)
+
+
+def comparison(result: dict[str, Any]) -> None:
+    console = Console()
+    for side in ("a", "b"):
+        console.print(f"{side}: {result[side]['run']}@{result[side]['mark']}, {result[side]['model']}", highlight=False)
+    for split in (key for key in result if key.startswith("dev")):
+        for metric, found in result[split]["difference"].items():
+            a, b = (result[split][side][metric]["value"] for side in ("a", "b"))
+            clear = "b is better" if found["low"] > 0 else "a is better" if found["high"] < 0 else "no clear difference"
+            console.print(
+                rf"{split} {metric}: a {a:.3f}, b {b:.3f}; b - a = {found['value']:+.3f} "
+                rf"\[{found['low']:+.3f}, {found['high']:+.3f}]: {clear}",
+                highlight=False,
+            )
+
+
+def predictions(rows: list[dict[str, Any]], path: str, mark: str, model: str) -> None:
+    board = Table(title=f"{path} at {mark}, {model}")
+    for column in (("text", "second text") if "text_pair" in rows[0] else ("text",)):
+        board.add_column(column, overflow="fold")
+    board.add_column("answer")
+    if "probabilities" in rows[0]:
+        board.add_column("probability", justify="right")
+    for row in rows:
+        texts = [row["text"], row["text_pair"]] if "text_pair" in row else [row["text"]]
+        if "score" in row:
+            board.add_row(*texts, f"{row['score']:.3f}")
+        else:
+            board.add_row(*texts, row["label"], f"{row['probabilities'][row['label']]:.3f}")
+    Console().print(board)
+
+
+def listing(what: str) -> list[dict[str, Any]]:
+    if what == "tasks":
+        from bertvision.tasks import tasks
+
+        return [{"name": n, "metrics": ", ".join(tasks[n].metrics), "about": tasks[n].about} for n in tasks]
+    if what == "heads":
+        from bertvision.heads import SETS, heads
+
+        default = SETS["default"].split(",")
+        return [
+            {"name": n, "source": heads[n].source, "default": "yes" if n in default else "", "about": heads[n].about}
+            for n in heads
+        ]
+    if what == "backbones":
+        from bertvision.backbones import backbones
+
+        rows = [{"name": n, "about": backbones[n].about} for n in backbones]
+        return [*rows, {"name": "FOLDER or HUB-NAME", "about": "any transformers encoder, e.g. microsoft/mpnet-base"}]
+    raise UserError(f"`bertvision ls {what}`: one of tasks, heads, backbones.")
+
+
+def table(rows: list[dict[str, Any]]) -> None:
+    board = Table()
+    for name in rows[0]:
+        board.add_column(name)
+    for row in rows:
+        board.add_row(*(str(value) for value in row.values()))
+    Console().print(board)

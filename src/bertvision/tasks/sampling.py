@@ -1,0 +1,62 @@
+"""Fixed samples of examples: stratified, and decided by the data alone, so that runs can be compared."""
+
+import hashlib
+
+import numpy as np
+
+from bertvision.errors import UserError
+from bertvision.types import Examples
+
+HELD_OUT_SHARE = 0.1
+HELD_OUT_MOST = 1000
+
+
+def sample(examples: Examples, count: int, purpose: str) -> np.ndarray:
+    """Row numbers, ascending, of a stratified sample: each class (or tenth of the scores) keeps its share.
+
+    `purpose` makes different samples of the same data independent of each other.
+    """
+    if count >= len(examples):
+        return np.arange(len(examples))
+    order = _order(examples, purpose)
+    strata = _strata(examples)
+    shares = np.bincount(strata) * count / len(examples)
+    take = np.floor(shares).astype(int)
+    # Largest remainders get the places that rounding down left over; ties go to the lower stratum.
+    for stratum in np.argsort(-(shares - take), kind="stable")[: count - take.sum()]:
+        take[stratum] += 1
+    chosen = [order[strata[order] == stratum][:n] for stratum, n in enumerate(take)]
+    return np.sort(np.concatenate(chosen))
+
+
+def split(examples: Examples, share: float, most: int, purpose: str) -> tuple[np.ndarray, np.ndarray]:
+    """(rest, sample) as row numbers: `share` of the rows but at most `most`."""
+    chosen = sample(examples, max(1, min(most, round(share * len(examples)))), purpose)
+    return np.setdiff1d(np.arange(len(examples)), chosen), chosen
+
+
+def hold_out(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
+    """(train, held-out) rows. Every choice is made on the held-out rows, which no training ever sees."""
+    if len(examples) < 10:
+        raise UserError(f"{len(examples)} training examples are too few to hold some out: at least 10 are needed.")
+    rest, held = split(examples, HELD_OUT_SHARE, HELD_OUT_MOST, "held-out")
+    # The correction of a rare class: with no example left to train on, it could not be learned at all.
+    if examples.targets is not None and examples.targets.dtype.kind == "i":
+        lost = np.setdiff1d(examples.targets[held], examples.targets[rest])
+        back = np.isin(examples.targets[held], lost)
+        rest, held = np.sort(np.concatenate([rest, held[back]])), held[~back]
+    return rest, held
+
+
+def _order(examples: Examples, purpose: str) -> np.ndarray:
+    salted = [hashlib.sha256(purpose.encode() + key).digest() for key in examples.keys()]
+    return np.array(sorted(range(len(examples)), key=lambda row: (salted[row], row)))
+
+
+def _strata(examples: Examples) -> np.ndarray:
+    if examples.targets is None:
+        return np.zeros(len(examples), dtype=int)
+    if examples.targets.dtype.kind == "i":
+        return examples.targets
+    ranks = np.argsort(np.argsort(examples.targets, kind="stable"), kind="stable")
+    return ranks * 10 // len(examples)

@@ -1,0 +1,141 @@
+"""A user's own CSV, TSV, JSONL or Parquet file, with one or two text columns and an answer column."""
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertvision.errors import UserError
+from bertvision.options import FitOptions
+from bertvision.registry import unknown
+from bertvision.tasks import Task, tasks
+from bertvision.tasks.reading import Columns, finite_scores, read_columns
+from bertvision.tasks.sampling import split
+from bertvision.types import Dataset, Examples
+
+CLASS_METRICS = ("accuracy", "f1", "matthews")
+SCORE_METRICS = ("pearson", "spearman")
+MOST_CLASSES = 20  # whole numbers with more distinct values than this are taken for scores
+
+
+def load(options: FitOptions) -> Dataset:
+    if not options.train:
+        raise UserError("Task 'table' needs --train FILE (CSV, TSV, JSONL or Parquet).")
+    path = Path(options.train)
+    columns = read_columns(path)
+    label = _column(path, columns, "--label", options.label, ("label", "score", "target", "class"))
+    text = _column(path, columns, "--text", options.text, ("text", "sentence", "sentence1", "question"), not_this=label)
+    pair = _column(path, columns, "--text-pair", options.text_pair, ()) if options.text_pair else None
+    kind, why = (options.kind, "as asked") if options.kind else infer_kind(columns[label])
+    labels = _class_names(path, columns[label]) if kind == "class" else ()
+    train = _examples(path, columns, text, pair, label, labels)
+    notes = [f"text '{text}'" + (f", pair '{pair}'" if pair else "") + f", label '{label}': kind {kind} ({why})"]
+    roles = {"text": text, "pair": pair, "label": label}
+    if options.dev:
+        dev = read_table(Path(options.dev), roles, labels)
+        if dev.targets is None:
+            raise UserError(f"'{options.dev}' has no column '{label}' (--label).")
+    else:
+        rest, chosen = split(train, 0.1, 1000, "dev")
+        train, dev = train.take(rest), train.take(chosen)
+        notes.append(f"no --dev: {len(dev)} rows of train are set aside to report on")
+    metrics = CLASS_METRICS if labels else SCORE_METRICS
+    return Dataset("table", kind, labels, metrics, train, {"dev": dev}, roles, tuple(notes))
+
+
+def read_table(path: Path, columns: dict[str, str | None], labels: tuple[str, ...]) -> Examples:
+    """A file with the columns that another one was trained on; where the label is missing, so are the targets."""
+    found = read_columns(path)
+    text = _column(path, found, "--text", columns["text"], ())
+    pair = _column(path, found, "--text-pair", columns["pair"], ()) if columns["pair"] else None
+    label = columns["label"] if columns["label"] in found else None
+    return _examples(path, found, text, pair, label, labels)
+
+
+def infer_kind(values: list[Any]) -> tuple[str, str]:
+    """(kind, why): numbers with a fraction, or very many different ones, are scores; all else are classes."""
+    try:
+        numbers = [float(value) for value in values if value is not None]
+    except (TypeError, ValueError):
+        return "class", "the labels are not all numbers; --kind score would insist"
+    different = len(set(numbers))
+    if any(number != math.floor(number) for number in numbers if math.isfinite(number)):
+        return "score", "the labels are numbers with fractions"
+    if different > MOST_CLASSES:
+        return "score", f"the labels are {different} different numbers"
+    return "class", f"the labels are {different} whole numbers; --kind score overrides"
+
+
+def _column(
+    path: Path, columns: Columns, name: str, asked: str | None, usual: tuple[str, ...], not_this: str | None = None
+) -> str:
+    if asked is not None:
+        if asked not in columns:
+            raise UserError(f"'{path}', {name}: {unknown('column', asked, list(columns))}")
+        return asked
+    for guess in usual:
+        if guess in columns:
+            return guess
+    rest = [column for column in columns if column != not_this]
+    if not_this is not None and len(rest) == 1:
+        return rest[0]
+    raise UserError(f"'{path}': which column is {name}? It has: {', '.join(columns)}.")
+
+
+def _class_names(path: Path, values: list[Any]) -> tuple[str, ...]:
+    counts = Counter(_name(value) for value in values)
+    if "" in counts:
+        row = next(i for i, value in enumerate(values, 1) if _name(value) == "")
+        raise UserError(f"'{path}', row {row}: the label is empty.")
+    if len(counts) < 2:
+        raise UserError(f"'{path}': all labels are '{next(iter(counts))}'; at least two classes are needed.")
+    if len(counts) > len(values) // 2 and len(values) > 20:
+        raise UserError(f"'{path}': {len(counts)} classes in {len(values)} rows; is --label the right column?")
+    return tuple(sorted(counts, key=_natural))
+
+
+def _natural(name: str) -> tuple[int, float, str]:
+    """Numbers in numeric order, then words."""
+    try:
+        return 0, float(name), name
+    except ValueError:
+        return 1, 0.0, name
+
+
+def _name(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
+
+
+def _examples(
+    path: Path, columns: Columns, text: str, pair: str | None, label: str | None, labels: tuple[str, ...]
+) -> Examples:
+    texts = _texts(path, text, columns[text])
+    pairs = _texts(path, pair, columns[pair]) if pair else None
+    if label is None:
+        return Examples(texts, pairs, None)
+    values = columns[label]
+    return Examples(texts, pairs, _indices(path, values, labels) if labels else finite_scores(path, label, values))
+
+
+def _texts(path: Path, column: str, values: list[Any]) -> list[str]:
+    for row, value in enumerate(values, 1):
+        if not isinstance(value, str):
+            raise UserError(f"'{path}', row {row}: column '{column}' holds {value!r}, not a text.")
+    return values
+
+
+def _indices(path: Path, values: list[Any], labels: tuple[str, ...]) -> np.ndarray:
+    index = {name: i for i, name in enumerate(labels)}
+    for row, value in enumerate(values, 1):
+        if _name(value) not in index:
+            raise UserError(
+                f"'{path}', row {row}: label '{_name(value)}' does not occur in the training data ({', '.join(labels)})."
+            )
+    return np.array([index[_name(value)] for value in values], dtype=np.int64)
+
+
+tasks.add("table", Task("your own CSV, TSV, JSONL or Parquet file", CLASS_METRICS + SCORE_METRICS, load, read_table))

@@ -1,0 +1,30 @@
+"""Which examples go together: batches of similar length, in an order that depends on seed and epoch only."""
+
+import numpy as np
+
+POOL = 50  # batches' worth of examples that are sorted by length together; larger pads less and mixes less
+
+
+def bucketed(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """One epoch of batches: shuffled, sorted by length within pools, and the batches shuffled again.
+
+    Every batch but one is full, so the number of steps is the same in each epoch.
+    """
+    random = np.random.default_rng([seed, epoch])
+    order = random.permutation(len(lengths))
+    pools = [order[i : i + POOL * batch_size] for i in range(0, len(order), POOL * batch_size)]
+    order = np.concatenate([pool[np.argsort(lengths[pool], kind="stable")] for pool in pools])
+    batches = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+    return [batches[i] for i in random.permutation(len(batches))]
+
+
+def by_length(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    """All examples once, longest first, for passes where order does not matter: the memory peak comes at once."""
+    order = np.argsort(-lengths, kind="stable")
+    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+def padding_share(lengths: np.ndarray, batches: list[np.ndarray]) -> float:
+    """Share of all computed positions that are padding."""
+    padded = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
+    return 1 - float(lengths.sum()) / padded

@@ -1,0 +1,149 @@
+"""The fine-tuning loop: plain PyTorch around Accelerate, with heads riding along on detached hidden states."""
+
+import math
+import time
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from bertvision.backbones.encoder import Encoder, Windows
+from bertvision.kinds import KINDS
+from bertvision.options import FitOptions
+from bertvision.states import PAIR_VIEWS, SINGLE_VIEWS, HiddenStates, pool, pooling_weights
+from bertvision.training.batches import bucketed
+from bertvision.training.heads import HeadTrainer
+
+WEIGHT_DECAY = 0.01
+
+
+class Loop:
+    """Encoder, optimiser, riding heads and position; `advance` runs to a step, `tensors`/`restore` keep it."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        riders: HeadTrainer,
+        windows: Windows,
+        targets: Tensor,
+        pairs: bool,
+        kind: str,
+        options: FitOptions,
+        accelerator: Accelerator,
+    ) -> None:
+        self.encoder, self.riders, self.windows, self.targets = encoder, riders, windows, targets
+        self.pairs, self.options, self.accelerator = pairs, options, accelerator
+        self.loss = KINDS[kind].loss
+        self.step = 0
+        self.seconds = {"encoder": 0.0, "heads": 0.0, "loop": 0.0}
+        trained = [p for p in encoder.parameters() if p.requires_grad]
+        matrices, vectors = [p for p in trained if p.ndim > 1], [p for p in trained if p.ndim < 2]
+        groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=options.lr, fused=True)
+        self.parameters = trained
+        # Dropout's stream: reset here, so that a run depends on its seed and not on what ran before it.
+        torch.manual_seed(options.seed)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(math.ceil(len(self.windows) / self.options.batch_size) / self.options.accumulate)
+
+    def step_of(self, mark: Fraction) -> int:
+        """The optimiser step at which a mark lies, rounded to the nearest."""
+        return math.floor(mark * self.steps_per_epoch + Fraction(1, 2))
+
+    def factor(self, step: int, total: int) -> float:
+        """Learning rate at `step`, as a share of its peak."""
+        warm = round(self.options.warmup * total)
+        if step < warm:
+            return (step + 1) / (warm + 1)
+        return 1.0 if self.options.schedule == "constant" else max(0.0, (total - step) / max(1, total - warm))
+
+    def advance(self, until: int, total: int, after_step: Callable[[float], None]) -> None:
+        """Train up to optimiser step `until` of `total`; `after_step` gets each step's loss and may interrupt."""
+        self.encoder.train()
+        while self.step < until:
+            epoch, within = divmod(self.step, self.steps_per_epoch)
+            batches = bucketed(self.windows.lengths, self.options.batch_size, self.options.seed, epoch)
+            size = self.options.accumulate
+            groups = [batches[i : i + size] for i in range(0, len(batches), size)]
+            for group in groups[within : within + until - self.step]:
+                started = time.perf_counter()
+                loss = self._train_step(group, self.factor(self.step, total))
+                self.step += 1
+                self.seconds["loop"] += time.perf_counter() - started
+                after_step(loss)
+
+    def _train_step(self, group: list[np.ndarray], factor: float) -> float:
+        examples = sum(len(rows) for rows in group)
+        device = self.accelerator.device
+        total = 0.0
+        for rows in group:
+            batch = self.encoder.batch(self.windows, rows, device)
+            targets = self.targets[torch.from_numpy(rows)].to(device)
+            started = time.perf_counter()
+            logits, layers, pooled = self.encoder(batch.inputs)
+            share = len(rows) / examples
+            loss = self.loss(logits.float(), targets) * share
+            if loss.requires_grad:
+                self.accelerator.backward(loss)
+            self.seconds["encoder"] += time.perf_counter() - started
+            total += float(loss.detach())
+            started = time.perf_counter()
+            if self.riders.heads:
+                with torch.no_grad():
+                    views = pool(layers, pooling_weights(batch.mask, batch.segments, self.pairs)).float()
+                names = PAIR_VIEWS if self.pairs else SINGLE_VIEWS
+                states = HiddenStates(views, names, pooled.detach() if pooled is not None else None)
+                self.riders.accumulate(states, targets, share)
+            self.seconds["heads"] += time.perf_counter() - started
+        started = time.perf_counter()
+        if self.options.clip:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.options.clip)
+        for settings in self.optimizer.param_groups:
+            settings["lr"] = self.options.lr * factor
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.seconds["encoder"] += time.perf_counter() - started
+        started = time.perf_counter()
+        self.riders.step(factor)
+        self.seconds["heads"] += time.perf_counter() - started
+        return total
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that decides how training goes on, as flat tensors."""
+        state = {f"encoder.{name}": value for name, value in self.encoder.model.state_dict().items()}
+        for name, head in self.riders.heads.items():
+            state |= {f"head.{name}.{key}": value for key, value in head.state_dict().items()}
+        for label, optimizer in (("encoder", self.optimizer), ("heads", self.riders.optimizer)):
+            if optimizer is not None:
+                for index, moments in optimizer.state_dict()["state"].items():
+                    state |= {f"optimizer.{label}.{index}.{key}": value for key, value in moments.items()}
+        state["random.encoder"] = torch.get_rng_state()
+        state["random.heads"] = self.riders.random.state
+        if torch.cuda.is_available():
+            state["random.device"] = torch.cuda.get_rng_state()
+        return state
+
+    def restore(self, state: dict[str, Tensor], step: int) -> None:
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+
+        self.encoder.model.load_state_dict(part("encoder."))
+        for name, head in self.riders.heads.items():
+            head.load_state_dict(part(f"head.{name}."))
+        for label, optimizer in (("encoder", self.optimizer), ("heads", self.riders.optimizer)):
+            if optimizer is not None:
+                moments: dict[int, dict[str, Tensor]] = {}
+                for key, value in part(f"optimizer.{label}.").items():
+                    index, name = key.split(".")
+                    moments.setdefault(int(index), {})[name] = value
+                optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
+        torch.set_rng_state(state["random.encoder"])
+        self.riders.random.state = state["random.heads"]
+        if "random.device" in state:
+            torch.cuda.set_rng_state(state["random.device"])
+        self.step = step

@@ -1,0 +1,39 @@
+"""Polish heads: several cheap epochs on hidden states that one clean pass of the encoder has collected."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bertvision.heads.base import Head
+from bertvision.randomness import RandomStream
+from bertvision.states import HiddenStates
+from bertvision.training.heads import HeadTrainer
+
+BATCH_SIZE = 32
+
+
+def polish(
+    heads: dict[str, Head],
+    states: HiddenStates,
+    targets: Tensor,
+    kind: str,
+    *,
+    epochs: int,
+    lr: float,
+    seed: int,
+    tick: Callable[[int], None] = lambda steps: None,
+) -> None:
+    """Train `heads` in place; the learning rate falls linearly to zero. All heads see the same batches."""
+    trainer = HeadTrainer(heads, kind, lr=lr, seed=seed)
+    order = RandomStream("polish-order", seed)
+    steps = epochs * -(-len(states) // BATCH_SIZE)
+    done = 0
+    for _ in range(epochs):
+        with order.active():
+            rows = torch.randperm(len(states))
+        for batch in rows.split(BATCH_SIZE):
+            trainer.accumulate(states.take(batch), targets[batch])
+            trainer.step(1 - done / steps)
+            done += 1
+            tick(1)

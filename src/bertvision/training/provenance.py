@@ -1,0 +1,93 @@
+"""What run.json says about a run: options, versions, digests, parameters, and what it cost."""
+
+import hashlib
+import importlib.metadata
+import platform
+import resource
+import shutil
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertvision.backbones.encoder import Encoder
+from bertvision.errors import UserError
+from bertvision.heads.base import Head, Shape, parameters
+from bertvision.kinds import Scale
+from bertvision.options import FitOptions
+from bertvision.runs import Run
+from bertvision.training.loop import Loop
+from bertvision.types import Dataset, Examples
+
+PACKAGES = ("bertvision", "torch", "transformers", "accelerate", "tokenizers", "numpy", "scikit-learn", "scipy")
+
+
+def describe(
+    options: FitOptions,
+    dataset: Dataset,
+    parts: dict[str, Examples],
+    encoder: Encoder,
+    shape: Shape,
+    scale: Scale,
+    heads: dict[str, Head],
+) -> dict[str, Any]:
+    return {
+        "options": options.as_dict(),
+        "command": " ".join(sys.argv),
+        "kind": dataset.kind,
+        "labels": dataset.labels,
+        "metrics": dataset.metrics,
+        "columns": dataset.columns,
+        "scale": asdict(scale),
+        "shape": shape.as_dict(),
+        "data": {name: {"examples": len(part), "sha256": part.digest()} for name, part in parts.items()},
+        "weights_sha256": weights_digest(encoder),
+        "parameters": {"encoder": parameters(encoder)} | {name: parameters(head) for name, head in heads.items()},
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "machine": {
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "threads": torch.get_num_threads(),
+            "device": str(next(encoder.parameters()).device),
+        },
+    }
+
+
+def weights_digest(encoder: Encoder) -> str:
+    """Digest of the pre-trained weights; the new output layer, which the seed decides, is left out."""
+    total = hashlib.sha256()
+    for name, value in sorted(encoder.model.base_model.state_dict().items()):
+        if encoder.pooled or not name.startswith("pooler."):
+            total.update(name.encode())
+            total.update(value.cpu().contiguous().numpy().tobytes())
+    return total.hexdigest()
+
+
+def costs(seconds: float, loop: Loop, run: Run) -> dict[str, Any]:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    spent: dict[str, Any] = {
+        "seconds": seconds,
+        "fine_tune": loop.seconds,
+        "peak_memory_bytes": peak if sys.platform == "darwin" else peak * 1024,
+        "disk_bytes": sum(file.stat().st_size for file in run.path.rglob("*") if file.is_file()),
+    }
+    if torch.cuda.is_available():
+        spent["peak_device_bytes"] = torch.cuda.max_memory_allocated()
+    return spent
+
+
+def check_disk(path: Path, encoder: Encoder, marks: int) -> None:
+    """Refuse at once what the disk cannot hold: a checkpoint per mark and two states (weights and two moments)."""
+    size = sum(p.numel() * 4 for p in encoder.parameters())
+    needed = size * (marks + 6)
+    place = path.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise UserError(
+            f"--out '{path}': {marks} checkpoints need about {needed / 1e9:.1f} GB, the disk has {free / 1e9:.1f} GB."
+            " Fewer --marks need less."
+        )
