@@ -199,13 +199,7 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        _fail(str(error), error)
-    except KeyboardInterrupt as error:
-        _fail(str(error) or "Interrupted; nothing was written.", error)
-
-
-def _fail(message: str, error: BaseException) -> None:
-    if "--debug" in sys.argv:
-        raise error
-    typer.echo(f"Error: {message}", err=True)
-    sys.exit(1)
+        if "--debug" in sys.argv:
+            raise
+        typer.echo(f"Error: {error}", err=True)
+        sys.exit(1)

@@ -3,3 +3,7 @@
 
 class UserError(Exception):
     """What was asked, what was found, what to do; names the flag and quotes the value."""
+
+
+class Interrupted(UserError):
+    """Ctrl-C, at a point where everything done until then is kept (or nothing had been written)."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as transformers_logging
@@ -164,7 +165,7 @@ def load(name: str, outputs: int, seed: int, pooled: bool | None = None) -> Enco
                 path, config=config, dtype=torch.float32, output_loading_info=True
             )
         tokenizer = AutoTokenizer.from_pretrained(path, use_fast=True)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise _not_loaded(name, error) from None
     if not tokenizer.is_fast:
         raise UserError(f"--backbone '{name}' has no fast tokenizer, which is needed to tell a pair's texts apart.")

@@ -18,7 +18,7 @@ from bertvision import runs
 from bertvision.backbones import encoder as backbone_family
 from bertvision.backbones.encoder import Encoder
 from bertvision.ensembling import Outputs
-from bertvision.errors import UserError
+from bertvision.errors import Interrupted, UserError
 from bertvision.heads.base import Head, Shape, parameters
 from bertvision.kinds import KINDS, Scale
 from bertvision.options import FitOptions, differences
@@ -45,7 +45,10 @@ def fit(options: FitOptions, *, resume: bool = False, progress: Progress | None 
     """One run, from data to run directory. With `resume`, go on with the unfinished one at `options.out`."""
     path = Path(options.out) if options.out else runs.default_name(options.task, options.backbone)
     runs.check(path, resume)
-    fitting = Fitting(options, path, progress or Progress())
+    try:
+        fitting = Fitting(options, path, progress or Progress())
+    except KeyboardInterrupt:
+        raise Interrupted("Interrupted before training; nothing was written.") from None
     run = runs.start(path, resume)
     with _disk_errors(path):
         fitting.open(run, resume)
@@ -133,7 +136,7 @@ class Fitting:
                     self._save(log)
                     saved = time.perf_counter()
                 if interrupts.asked:
-                    raise KeyboardInterrupt(f"Interrupted at step {self.loop.step}. {self.resume_hint()}")
+                    raise Interrupted(f"Interrupted at step {self.loop.step}. {self.resume_hint()}")
 
             self.loop.advance(until, self.total, after_step)
         self._save(log)
@@ -154,7 +157,7 @@ class Fitting:
         try:
             self._evaluate(name)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"Interrupted while evaluating at {name}. {self.resume_hint()}") from None
+            raise Interrupted(f"Interrupted while evaluating at {name}. {self.resume_hint()}") from None
 
     def _evaluate(self, name: str) -> None:
         report = self._answers(name)

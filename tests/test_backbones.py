@@ -1,0 +1,160 @@
+"""Backbones: states equal raw transformers', padding changes nothing, and broken encoders are refused."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from bertvision.backbones import packaged, tiny
+from bertvision.backbones.encoder import Encoder, load
+from bertvision.errors import UserError
+from bertvision.types import Examples
+
+PAIRS = Examples(["the cat is big", "a dog"], ["the small cat", "the dog and the river is fast"], None)
+SMALL = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+ARCHITECTURES = {
+    "bert": (transformers.BertConfig(**SMALL), True),
+    "roberta": (transformers.RobertaConfig(**SMALL, max_position_embeddings=66, pad_token_id=1), False),
+    "mpnet": (transformers.MPNetConfig(**SMALL, max_position_embeddings=66), False),
+    "electra": (transformers.ElectraConfig(**SMALL, embedding_size=32), True),
+    "distilbert": (transformers.DistilBertConfig(vocab_size=200, dim=32, n_layers=2, n_heads=2, hidden_dim=64), False),
+    "modernbert": (
+        transformers.ModernBertConfig(**SMALL, pad_token_id=0, cls_token_id=2, sep_token_id=3, bos_token_id=2, eos_token_id=3),
+        False,
+    ),
+}  # fmt: skip
+
+
+def saved(name: str, folder: Path) -> Path:
+    """A random encoder of the architecture, with tiny's tokenizer (ids below 200), as a model folder."""
+    config, types = ARCHITECTURES[name]
+    torch.manual_seed(0)
+    transformers.AutoModel.from_config(config).save_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny.folder())
+    if not types:
+        tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def encoder(request: pytest.FixtureRequest, tmp_path: Path) -> Encoder:
+    return load(str(saved(request.param, tmp_path / request.param)), 2, seed=0).eval()
+
+
+def test_states_and_logits_equal_raw_transformers(encoder: Encoder) -> None:
+    windows = encoder.encode(PAIRS, 64)
+    for row in range(2):
+        batch = encoder.batch(windows, np.array([row]))
+        with torch.no_grad():
+            logits, layers, _ = encoder(batch.inputs)
+            raw = encoder.model(**batch.inputs, output_hidden_states=True)
+            base = encoder.model.base_model(**batch.inputs)
+        assert len(layers) == encoder.layers == 3
+        assert torch.equal(logits, raw.logits)
+        assert torch.allclose(layers[-1], base.last_hidden_state, atol=1e-6)
+        assert layers[0].shape[-1] == encoder.features == 32
+
+
+def test_padding_changes_nothing(encoder: Encoder) -> None:
+    windows = encoder.encode(PAIRS, 64)
+    with torch.no_grad():
+        alone = encoder(encoder.batch(windows, np.array([0])).inputs)
+        padded = encoder(encoder.batch(windows, np.array([0, 1])).inputs)
+    assert torch.allclose(alone[0][0], padded[0][0], atol=1e-5)
+    length = int(windows.lengths[0])
+    assert torch.allclose(alone[1][-1][0], padded[1][-1][0, :length], atol=1e-5)
+
+
+def test_segments_tell_the_texts_apart_without_token_types(encoder: Encoder) -> None:
+    windows = encoder.encode(PAIRS, 64)
+    first = windows.segments[: windows.offsets[1]].tolist()
+    assert first == [0, 1, 1, 1, 1, 0, 2, 2, 2, 0]
+
+
+def test_freezing_leaves_the_named_part_alone(encoder: Encoder) -> None:
+    total = sum(p.numel() for p in encoder.parameters())
+    encoder.freeze("1")
+    part = sum(p.numel() for p in encoder.parameters() if p.requires_grad)
+    encoder.freeze("all")
+    rest = sum(p.numel() for p in encoder.parameters() if p.requires_grad)
+    assert 0 < rest < part < total
+    with pytest.raises(UserError, match="has 2 layers"):
+        encoder.freeze("7")
+
+
+@pytest.mark.parametrize("name", ["roberta", "mpnet"])
+def test_the_longest_input_of_an_encoder_that_counts_from_its_padding_index(name: str, tmp_path: Path) -> None:
+    encoder = load(str(saved(name, tmp_path)), 2, seed=0)
+    assert encoder.longest == 64
+    windows = encoder.encode(Examples(["the cat " * 100], None, None), 512)
+    assert (windows.truncated, windows.lengths.tolist()) == (1, [64])
+    encoder(encoder.batch(windows, np.array([0])).inputs)
+
+
+def test_the_packaged_encoder_pools_and_tokenises_without_its_baked_in_limits() -> None:
+    encoder = load("minilm-l6", 2, seed=0)
+    assert (encoder.layers, encoder.features, encoder.pooled, encoder.longest) == (7, 384, True, 512)
+    windows = encoder.encode(Examples(["word " * 300, "word"], None, None), 400)
+    assert (windows.truncated, windows.lengths.tolist()) == (0, [302, 3])
+    with torch.no_grad():
+        batch = encoder.batch(windows, np.array([1]))
+        assert torch.equal(encoder(batch.inputs)[2], encoder.model.base_model(**batch.inputs).pooler_output)
+
+
+def test_altered_packaged_weights_are_noticed(tmp_path: Path) -> None:
+    weights = tmp_path / "model.safetensors"
+    shutil.copy(packaged.folder() / "model.safetensors", weights)
+    packaged.check(weights, packaged.SHA256)
+    with weights.open("r+b") as file:
+        file.seek(1_000_000)
+        file.write(b"\x00\x01")
+    with pytest.raises(UserError, match="sha256"):
+        packaged.check(weights, packaged.SHA256)
+
+
+def test_float16_weights_without_pooler_are_loaded_as_float32_with_no_pooled_output(tmp_path: Path) -> None:
+    model = transformers.AutoModel.from_pretrained(tiny.folder(), add_pooling_layer=False, dtype=torch.float16)
+    model.save_pretrained(tmp_path)
+    transformers.AutoTokenizer.from_pretrained(tiny.folder()).save_pretrained(tmp_path)
+    encoder = load(str(tmp_path), 2, seed=0)
+    assert {p.dtype for p in encoder.parameters()} == {torch.float32}
+    assert not encoder.pooled
+    assert encoder(encoder.batch(encoder.encode(PAIRS, 64), np.array([0])).inputs)[2] is None
+
+
+def test_the_seed_decides_the_output_layer_and_nothing_else() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    one, two, three = load("tiny", 2, seed=0), load("tiny", 2, seed=0), load("tiny", 2, seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(one.model.classifier.weight, two.model.classifier.weight)
+    assert not torch.equal(one.model.classifier.weight, three.model.classifier.weight)
+
+
+def test_broken_encoders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="Did you mean 'minilm-l6'"):
+        load("minilm", 2, seed=0)
+    with pytest.raises(UserError, match="no such folder"):
+        load("./nowhere", 2, seed=0)
+    with pytest.raises(UserError, match=r"no config.json"):
+        load(str(tmp_path), 2, seed=0)
+    shutil.copytree(tiny.folder(), tmp_path / "m")
+    (tmp_path / "m" / "model.safetensors").unlink()
+    with pytest.raises(UserError, match="no weights"):
+        load(str(tmp_path / "m"), 2, seed=0)
+    cut = (tiny.folder() / "model.safetensors").read_bytes()[:2000]
+    (tmp_path / "m" / "model.safetensors").write_bytes(cut)
+    with pytest.raises(UserError, match="could not be loaded"):
+        load(str(tmp_path / "m"), 2, seed=0)
+
+
+def test_weights_of_another_depth_are_refused(tmp_path: Path) -> None:
+    shutil.copytree(tiny.folder(), tmp_path / "m")
+    config = (tmp_path / "m" / "config.json").read_text().replace('"num_hidden_layers": 3', '"num_hidden_layers": 5')
+    (tmp_path / "m" / "config.json").write_text(config)
+    with pytest.raises(UserError, match="the weights lack"):
+        load(str(tmp_path / "m"), 2, seed=0)

@@ -1,0 +1,115 @@
+"""Metrics against scikit-learn and scipy, intervals against plain resampling, ensembles against their equations."""
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn import metrics as reference
+
+from bertvision.ensembling import combine, greedy
+from bertvision.metrics.glue import METRICS, decide
+from bertvision.metrics.intervals import compare, resampled, score
+from bertvision.training.selection import ensembles, goodness
+
+RANDOM = np.random.default_rng(0)
+REFERENCES = {
+    "accuracy": lambda d, t: reference.accuracy_score(t, d),
+    "f1": lambda d, t: reference.f1_score(t, d, average="binary" if t.max() < 2 else "macro"),
+    "matthews": lambda d, t: reference.matthews_corrcoef(t, d),
+    "pearson": lambda d, t: stats.pearsonr(d, t).statistic,
+    "spearman": lambda d, t: stats.spearmanr(d, t).statistic,
+}
+
+
+def answers(metric: str, classes: int, count: int = 300) -> tuple[np.ndarray, np.ndarray]:
+    if metric in ("pearson", "spearman"):
+        targets = np.round(RANDOM.normal(size=count), 1)  # rounded: ties occur
+        return (targets + RANDOM.normal(size=count)).round(1)[:, None], targets
+    targets = RANDOM.integers(0, classes, count)
+    outputs = RANDOM.dirichlet(np.ones(classes), count)
+    outputs[np.arange(count), targets] += 0.3
+    return outputs / outputs.sum(1, keepdims=True), targets
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_values_and_their_resampled_forms_equal_the_reference(metric: str, classes: int) -> None:
+    outputs, targets = answers(metric, classes)
+    decisions = decide(outputs)
+    assert METRICS[metric].value(decisions, targets) == pytest.approx(REFERENCES[metric](decisions, targets), abs=1e-12)
+    draws = RANDOM.integers(0, len(targets), (20, len(targets)))
+    weights = np.stack([np.bincount(row, minlength=len(targets)) for row in draws]).astype(float)
+    expected = [REFERENCES[metric](decisions[row], targets[row]) for row in draws]
+    assert METRICS[metric].weighted(decisions, targets, weights) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("metric", ["matthews", "pearson", "spearman", "f1"])
+def test_a_constant_prediction_scores_zero_without_a_warning(metric: str) -> None:
+    targets = RANDOM.normal(size=50) if metric in ("pearson", "spearman") else RANDOM.integers(0, 2, 50)
+    constant = np.full((50, 1), 2.0) if targets.dtype.kind == "f" else np.tile([0.9, 0.1], (50, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = score(constant, targets, metric)
+    assert (found.value, found.low, found.high) == (0, 0, 0)
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    covered = 0
+    for trial in range(100):
+        draw = np.random.default_rng(trial)
+        right = draw.random(200) < 0.8
+        outputs = np.where(right[:, None], [0.1, 0.9], [0.9, 0.1])
+        found = score(outputs, np.ones(200, dtype=int), "accuracy")
+        covered += found.low <= 0.8 <= found.high
+    assert 88 <= covered <= 100
+
+
+def test_a_paired_comparison_is_sharper_than_two_intervals() -> None:
+    targets = RANDOM.integers(0, 2, 400)
+    one = np.where(RANDOM.random((400, 1)) < 0.75, np.eye(2)[targets], np.eye(2)[1 - targets])
+    other = one.copy()
+    wrong = np.flatnonzero(decide(one) != targets)[:20]
+    other[wrong] = np.eye(2)[targets[wrong]]  # twenty mistakes mended, none made
+    found = compare(one, other, targets, "accuracy")
+    assert found.value == pytest.approx(0.05)
+    assert found.low > 0
+    assert score(one, targets, "accuracy").high > score(other, targets, "accuracy").low
+    back = compare(other, one, targets, "accuracy")
+    assert (back.value, back.low, back.high) == pytest.approx((-found.value, -found.high, -found.low))
+
+
+def test_resamples_are_the_same_on_every_call() -> None:
+    outputs, targets = answers("accuracy", 2)
+    assert np.array_equal(resampled(outputs, targets, "accuracy"), resampled(outputs, targets, "accuracy"))
+
+
+def test_max_and_mean_are_the_papers_equations() -> None:
+    outputs = {"a": np.array([[0.9, 0.1], [0.4, 0.6]]), "b": np.array([[0.2, 0.8], [0.3, 0.7]])}
+    both = {"a": 1.0, "b": 1.0}
+    assert combine(outputs, both, "max") == pytest.approx(np.array([[0.9, 0.8], [0.4, 0.7]]) / [[1.7], [1.1]])
+    assert combine(outputs, both, "mean") == pytest.approx(np.array([[0.55, 0.45], [0.35, 0.65]]))
+    assert combine(outputs, {"a": 3.0, "b": 1.0}, "mean")[0, 0] == pytest.approx(0.725)
+
+
+def test_greedy_selection_averages_models_that_err_apart_and_leaves_noise_out() -> None:
+    targets = np.arange(300) % 2
+    truth = np.eye(2)[targets] * 0.6 + 0.2
+    outputs = {"noise": RANDOM.dirichlet([1, 1], 300)}
+    for name, rows in (("a", slice(0, 60)), ("b", slice(60, 120)), ("c", slice(120, 180))):
+        outputs[name] = truth.copy()
+        outputs[name][rows] = 0.45 + 0.1 * (1 - np.eye(2)[targets[rows]])
+    chosen = greedy(outputs, lambda values: goodness(values, targets, "accuracy"))
+    assert set(chosen) <= {"a", "b", "c"}
+    assert len(chosen) >= 2
+    assert sum(chosen.values()) == pytest.approx(1)
+    assert (decide(combine(outputs, chosen, "mean")) == targets).mean() == 1
+
+
+def test_ensembles_take_the_encoder_and_the_best_head() -> None:
+    targets = np.arange(100) % 2
+    good, poor = np.eye(2)[targets] * 0.8 + 0.1, np.full((100, 2), 0.5)
+    found = ensembles({"encoder": poor, "x": poor, "y": good}, targets, "accuracy")
+    assert found["ensemble-max"].weights == {"encoder": 1.0, "y": 1.0}
+    assert found["ensemble-greedy"].weights == {"y": 1.0}
+    assert ensembles({"encoder": poor}, targets, "accuracy") == {}
