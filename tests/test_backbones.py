@@ -14,7 +14,13 @@ from bertvision.errors import UserError
 from bertvision.types import Examples
 
 PAIRS = Examples(["the cat is big", "a dog"], ["the small cat", "the dog and the river is fast"], None)
-SMALL = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+SMALL = {
+    "vocab_size": 200,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
 ARCHITECTURES = {
     "bert": (transformers.BertConfig(**SMALL), True),
     "roberta": (transformers.RobertaConfig(**SMALL, max_position_embeddings=66, pad_token_id=1), False),
@@ -22,7 +28,7 @@ ARCHITECTURES = {
     "electra": (transformers.ElectraConfig(**SMALL, embedding_size=32), True),
     "distilbert": (transformers.DistilBertConfig(vocab_size=200, dim=32, n_layers=2, n_heads=2, hidden_dim=64), False),
     "modernbert": (
-        transformers.ModernBertConfig(**SMALL, pad_token_id=0, cls_token_id=2, sep_token_id=3, bos_token_id=2, eos_token_id=3),
+        transformers.ModernBertConfig(**SMALL, **dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id"), 0)),
         False,
     ),
 }  # fmt: skip

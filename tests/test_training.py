@@ -155,8 +155,8 @@ def test_states_too_large_for_memory_go_to_a_file_and_are_the_same(monkeypatch: 
 
 def command_line(table: Path, out: Path, *more: str) -> list[str]:
     return [
-        sys.executable, "-m", "bertvision", "fit", "table", "--backbone", "tiny", "--train", str(table), "--polish", "2",
-        "--epochs", "40", "--marks", "1,20,40", "--batch-size", "4", "--out", str(out), *more,
+        sys.executable, "-m", "bertvision", "fit", "table", "--backbone", "tiny", "--train", str(table),
+        "--polish", "2", "--epochs", "40", "--marks", "1,20,40", "--batch-size", "4", "--out", str(out), *more,
     ]  # fmt: skip
 
 

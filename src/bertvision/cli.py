@@ -1,4 +1,4 @@
-"""The command line: the only place that prints results, exits or reads argv. Heavy imports wait until they are needed."""
+"""The command line: the only place that exits or reads argv. Heavy imports wait until they are needed."""
 
 import inspect
 import json
@@ -46,7 +46,9 @@ def taking_fit_options(command: Callable[..., None]) -> Callable[..., None]:
                 annotation=Annotated[entry.type, note],
             )
         )
-    signature = inspect.Signature([*made, *[p.replace(kind=p.KEYWORD_ONLY) for p in own if p.kind is not p.VAR_KEYWORD]])
+    signature = inspect.Signature(
+        [*made, *[p.replace(kind=p.KEYWORD_ONLY) for p in own if p.kind is not p.VAR_KEYWORD]]
+    )
     command.__signature__ = signature  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
     return command
@@ -81,7 +83,9 @@ def fit(
 def evaluate(
     run: RunArgument,
     data: Annotated[str | None, typer.Option(help="Folder with the task's files. Default: the run's own.")] = None,
-    dev: Annotated[str | None, typer.Option(help="One file to score on, with the columns of the training data.")] = None,
+    dev: Annotated[
+        str | None, typer.Option(help="One file to score on, with the columns of the training data.")
+    ] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -116,7 +120,9 @@ def compare(run_a: RunArgument, run_b: RunArgument, json: Json = False, debug: D
 def predict(
     run: RunArgument,
     text: Annotated[list[str] | None, typer.Argument(help="A text; for pairs, two texts.")] = None,
-    file: Annotated[Path | None, typer.Option(help="CSV, TSV, JSONL or Parquet with the run's columns, or .txt.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="CSV, TSV, JSONL or Parquet with the run's columns, or .txt.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Ask this model of the run instead of the selected one.")] = None,
     json: Json = False,
     debug: Debug = False,
@@ -191,6 +197,21 @@ def _show_run(run: Any, as_json: bool) -> None:
 
 def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def reference() -> str:
+    """docs/cli.md: every command, argument and option, from the program itself."""
+    group = typer.main.get_command(app)
+    lines = ["# Command line", "", "Made by `make docs`; a test keeps it in step with the program.", ""]
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        lines += [f"## bertvision {name}", "", inspect.cleandoc(command.help or ""), ""]
+        lines += ["| option | meaning | default |", "|---|---|---|"]
+        for parameter in command.params:
+            shown = "" if parameter.default in (None, False, ()) else f"`{parameter.default}`"
+            spelled = max(parameter.opts, key=len) if parameter.param_type_name == "option" else parameter.name.upper()
+            lines.append(f"| `{spelled}` | {getattr(parameter, 'help', '') or ''} | {shown} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def main() -> None:

@@ -19,31 +19,55 @@ class FitOptions:
     """The options of one run; `replace(options, seed=1)` is how a sweep is written."""
 
     task: str = option("table", "A GLUE task, `table` for your own file, or `demo`. `bertvision ls tasks` lists all.")
-    data: str | None = option(None, "Folder with the task's files (or the folder above it). Without it: the Hugging Face hub.")
+    data: str | None = option(
+        None, "Folder with the task's files (or the folder above it). Without it: the Hugging Face hub."
+    )
     train: str | None = option(None, "Task `table`: CSV, TSV, JSONL or Parquet file to train on.")
-    dev: str | None = option(None, "Task `table`: file to report on. Without it a tenth of train is set aside for that.")
-    text: str | None = option(None, "Task `table`: column with the text. Default: `text` or `sentence`, or the only text column.")
+    dev: str | None = option(
+        None, "Task `table`: file to report on. Without it a tenth of train is set aside for that."
+    )
+    text: str | None = option(
+        None, "Task `table`: column with the text. Default: `text` or `sentence`, or the only text column."
+    )
     text_pair: str | None = option(None, "Task `table`: column with the second text of a pair.")
     label: str | None = option(None, "Task `table`: column with the answer. Default: `label` or `score`.")
-    kind: str | None = option(None, "Task `table`: `class` or `score`. Default: inferred from the label column, and said.")
+    kind: str | None = option(
+        None, "Task `table`: `class` or `score`. Default: inferred from the label column, and said."
+    )
     backbone: str = option("minilm-l6", "An encoder: a name of `bertvision ls backbones`, a hub name or a folder.")
-    heads: str = option("default", "Heads to train beside the encoder: names or sets of `bertvision ls heads`, comma-separated, or `none`.")
+    heads: str = option(
+        "default",
+        "Heads to train beside the encoder: names or sets of `bertvision ls heads`, comma-separated, or `none`.",
+    )
     polish: int = option(8, "Epochs of head training on a clean pass at each mark; 0 switches polishing off.")
-    pairs: str = option("auto", "How polished heads read a pair: `joint`, `separate` (each text alone), or `auto`: per head, on held-out data.")
-    epochs: str = option("1", "How long to fine-tune the encoder; a fraction such as 3/10 is fine, 0 leaves it as it is.")
-    marks: str | None = option(None, "Fractions of an epoch at which to stop and evaluate, e.g. 0,1/10,3/10,1. Default: 0, 3/10 and every whole epoch.")
+    pairs: str = option(
+        "auto",
+        "How polished heads read a pair: `joint`, `separate` (each text alone), or `auto`: per head, on held-out data.",
+    )
+    epochs: str = option(
+        "1", "How long to fine-tune the encoder; a fraction such as 3/10 is fine, 0 leaves it as it is."
+    )
+    marks: str | None = option(
+        None,
+        "Fractions of an epoch at which to stop and evaluate, e.g. 0,1/10,3/10,1. Default: 0, 3/10 and every whole epoch.",
+    )
     batch_size: int = option(16, "Examples per batch.")
     lr: float = option(5e-5, "Peak learning rate of the encoder.")
     head_lr: float = option(1e-3, "Peak learning rate of the heads.")
     max_length: int = option(256, "Tokens per example at most; longer ones are cut, counted and said.")
-    freeze: str | None = option(None, "Leave part of the encoder as it is: `embeddings`, a number N (embeddings and the first N layers), or `all`.")
+    freeze: str | None = option(
+        None,
+        "Leave part of the encoder as it is: `embeddings`, a number N (embeddings and the first N layers), or `all`.",
+    )
     schedule: str = option("linear", "Learning rate after warm-up: `linear` decay to zero, or `constant`.")
     warmup: float = option(0.1, "Share of all steps over which the learning rate rises from zero.")
     clip: float = option(1.0, "Largest gradient norm; 0 switches clipping off.")
     accumulate: int = option(1, "Batches per optimiser step.")
     limit: int | None = option(None, "Train on a fixed, stratified sample of this many examples (before holding out).")
     dev_limit: int | None = option(None, "Report on a fixed, stratified sample of this many dev examples.")
-    seed: int = option(0, "Random seed of output layer, dropout, heads and batch order. It never changes which rows are held out.")
+    seed: int = option(
+        0, "Random seed of output layer, dropout, heads and batch order. It never changes which rows are held out."
+    )
     out: str | None = option(None, "Run directory to make. Default: runs/TASK-BACKBONE, numbered if taken.")
 
     def __post_init__(self) -> None:
@@ -72,7 +96,9 @@ class FitOptions:
             return sorted({m for m in (Fraction(0), Fraction(3, 10), *wholes) if m <= epochs} | {epochs})
         marks = sorted({fraction("--marks", part) for part in self.marks.split(",")})
         if marks[-1] > epochs:
-            raise UserError(f"--marks asks for {marks[-1]} epochs but --epochs is {epochs}: raise it or drop that mark.")
+            raise UserError(
+                f"--marks asks for {marks[-1]} epochs but --epochs is {epochs}: raise it or drop that mark."
+            )
         return marks
 
     def as_dict(self) -> dict[str, Any]:

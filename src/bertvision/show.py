@@ -18,7 +18,7 @@ def run(finished: Run) -> None:
     marks = scores["marks"]
     names = list(dict.fromkeys(name for entry in marks for name in entry["held_out"]))
     board = Table(title=f"{scores['task']}: dev {metric} by epochs of fine-tuning  (* = selected on held-out data)")
-    board.add_column("model")
+    board.add_column("model", no_wrap=True)
     board.add_column("parameters", justify="right")
     for entry in marks:
         board.add_column(f"{entry['epoch']} ({entry['seconds']:.0f} s)", justify="right")
@@ -74,7 +74,9 @@ def evaluation(result: dict[str, Any]) -> None:
             board.add_column(f"{metric} [95%]", justify="right")
         for name, found in result[split].items():
             cells = [f"{s['value']:.3f} [{s['low']:.3f}, {s['high']:.3f}]" for s in found.values()]
-            board.add_row(name + ("*" if name == result["selected"] else ""), *(cell.replace("[", r"\[") for cell in cells))
+            board.add_row(
+                name + ("*" if name == result["selected"] else ""), *(cell.replace("[", r"\[") for cell in cells)
+            )
         Console().print(board)
 
 
@@ -95,7 +97,7 @@ def comparison(result: dict[str, Any]) -> None:
 
 def predictions(rows: list[dict[str, Any]], path: str, mark: str, model: str) -> None:
     board = Table(title=f"{path} at {mark}, {model}")
-    for column in (("text", "second text") if "text_pair" in rows[0] else ("text",)):
+    for column in ("text", "second text") if "text_pair" in rows[0] else ("text",):
         board.add_column(column, overflow="fold")
     board.add_column("answer")
     if "probabilities" in rows[0]:

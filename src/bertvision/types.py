@@ -29,7 +29,7 @@ class Examples:
             self.targets[np.asarray(rows, dtype=np.int64)] if self.targets is not None else None,
         )
 
-    def keys(self) -> list[bytes]:
+    def digests(self) -> list[bytes]:
         """One digest per row, of its texts only: an order over rows that depends on nothing but the data."""
         pairs = self.pairs if self.pairs is not None else [""] * len(self)
         return [
@@ -39,7 +39,7 @@ class Examples:
 
     def digest(self) -> str:
         """Changes if and only if a text, a target or the order changes."""
-        total = hashlib.sha256(b"".join(self.keys()))
+        total = hashlib.sha256(b"".join(self.digests()))
         if self.targets is not None:
             total.update(self.targets.tobytes())
         return total.hexdigest()

@@ -1,4 +1,4 @@
-"""Backbones: encoders by name. Each file registers where an encoder's files are; anything else is a folder or hub name."""
+"""Backbones: encoders by name. A file registers where an encoder lies; any other name is a folder or on the hub."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from bertvision.registry import Registry
 
 @dataclass(frozen=True)
 class Source:
-    """One line of `bertvision ls backbones`: a function that puts a transformers model folder in place, and finds it."""
+    """One line of `bertvision ls backbones`, and a function that finds (or makes) its transformers folder."""
 
     about: str
     folder: Callable[[], Path]

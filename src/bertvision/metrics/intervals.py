@@ -33,9 +33,7 @@ def compare(one: np.ndarray, other: np.ndarray, targets: np.ndarray, metric: str
     """How much `other` scores above `one`: a paired bootstrap, both on the same resamples."""
     value = METRICS[metric].value
     difference = value(decide(other), targets) - value(decide(one), targets)
-    return Score(
-        difference, *_interval(resampled(other, targets, metric) - resampled(one, targets, metric))
-    )
+    return Score(difference, *_interval(resampled(other, targets, metric) - resampled(one, targets, metric)))
 
 
 def resampled(outputs: np.ndarray, targets: np.ndarray, metric: str) -> np.ndarray:

@@ -49,7 +49,7 @@ def hold_out(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _order(examples: Examples, purpose: str) -> np.ndarray:
-    salted = [hashlib.sha256(purpose.encode() + key).digest() for key in examples.keys()]
+    salted = [hashlib.sha256(purpose.encode() + key).digest() for key in examples.digests()]
     return np.array(sorted(range(len(examples)), key=lambda row: (salted[row], row)))
 
 

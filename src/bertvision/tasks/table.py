@@ -133,7 +133,7 @@ def _indices(path: Path, values: list[Any], labels: tuple[str, ...]) -> np.ndarr
     for row, value in enumerate(values, 1):
         if _name(value) not in index:
             raise UserError(
-                f"'{path}', row {row}: label '{_name(value)}' does not occur in the training data ({', '.join(labels)})."
+                f"'{path}', row {row}: label '{_name(value)}' does not occur in train ({', '.join(labels)})."
             )
     return np.array([index[_name(value)] for value in values], dtype=np.int64)
 

@@ -37,7 +37,7 @@ def encode(encoder: Encoder, examples: Examples, max_length: int) -> Encoded:
     return Encoded(together, (encoder.encode(first, max_length), encoder.encode(second, max_length)))
 
 
-Tick = Callable[[int], None]
+Tick = Callable[[int], object]
 
 
 def collect(encoder: Encoder, encoded: Encoded, tick: Tick = lambda examples: None) -> tuple[Tensor, HiddenStates]:
@@ -81,7 +81,7 @@ def _pass(encoder: Encoder, windows: Windows, pairs: bool, tick: Tick) -> tuple[
 
 
 def _room(shape: tuple[int, ...]) -> Tensor:
-    """An empty float32 tensor: in memory, or in an unnamed temporary file where it would take a third of what is free."""
+    """An empty float32 tensor: in memory or, where it would take a third of what is free, in a temporary file."""
     size = 4 * int(np.prod(shape))
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     if size < free / 3:

@@ -16,10 +16,9 @@ from safetensors import SafetensorError
 from bertvision import heads as head_family
 from bertvision import runs
 from bertvision.backbones import encoder as backbone_family
-from bertvision.backbones.encoder import Encoder
 from bertvision.ensembling import Outputs
 from bertvision.errors import Interrupted, UserError
-from bertvision.heads.base import Head, Shape, parameters
+from bertvision.heads.base import Head, Shape
 from bertvision.kinds import KINDS, Scale
 from bertvision.options import FitOptions, differences
 from bertvision.progress import Progress
@@ -29,7 +28,7 @@ from bertvision.tasks import tasks
 from bertvision.tasks.sampling import hold_out, sample
 from bertvision.training import provenance
 from bertvision.training.checkpoints import POLISHED, load_state, save_mark, save_state
-from bertvision.training.collect import Encoded, collect, collect_separate, encode
+from bertvision.training.collect import collect, collect_separate, encode
 from bertvision.training.heads import HeadTrainer, build, predict
 from bertvision.training.interrupts import Interrupts
 from bertvision.training.loop import Loop
@@ -91,18 +90,29 @@ class Fitting:
         self._tell()
         self.encoded = {name: encode(self.encoder, part, options.max_length) for name, part in self.parts.items()}
         self._tell_truncated()
-        riders = HeadTrainer(build(self.names, self.shape, options.seed), dataset.kind, lr=options.head_lr, seed=options.seed)
+        riders = HeadTrainer(
+            build(self.names, self.shape, options.seed), dataset.kind, lr=options.head_lr, seed=options.seed
+        )
         self.targets = self.scale.shrink(self._targets("train"))
         self.loop = Loop(
-            self.encoder, riders, self.encoded["train"].together, self.targets, pairs, dataset.kind, options, self.accelerator
-        )  # fmt: skip
+            self.encoder,
+            riders,
+            self.encoded["train"].together,
+            self.targets,
+            pairs,
+            dataset.kind,
+            options,
+            self.accelerator,
+        )
         self.total = self.loop.step_of(Fraction(options.epochs))
         provenance.check_disk(path, self.encoder, len(options.fractions()))
 
     def open(self, run: Run, resume: bool) -> None:
         """Write run.json, or with `resume` check that it is the same run and go back to its last state."""
         self.run = run
-        info = provenance.describe(self.options, self.dataset, self.parts, self.encoder, self.shape, self.scale, self.loop.riders.heads)  # fmt: skip
+        info = provenance.describe(
+            self.options, self.dataset, self.parts, self.encoder, self.shape, self.scale, self.loop.riders.heads
+        )
         self.marks: list[dict[str, Any]] = []
         if resume:
             kept = run.info
@@ -228,8 +238,16 @@ class Fitting:
         options, heads = self.options, build(self.names, self.shape, self.options.seed)
         steps = options.polish * -(-len(states) // 32)
         with self.progress.bar(f"mark {mark}: polish ({way})", steps) as bar:
-            polish(heads, states, self.targets, self.dataset.kind, epochs=options.polish, lr=options.head_lr,
-                   seed=options.seed, tick=bar.tick)  # fmt: skip
+            polish(
+                heads,
+                states,
+                self.targets,
+                self.dataset.kind,
+                epochs=options.polish,
+                lr=options.head_lr,
+                seed=options.seed,
+                tick=bar.tick,
+            )
         report.costs[f"polish_{way}"] = time.perf_counter() - started
         return {name + POLISHED: head for name, head in heads.items()}
 
@@ -237,7 +255,9 @@ class Fitting:
         """Heads' predictions into the report; of two heads with one name the better on held-out data stays."""
         metric, truth = self.dataset.metrics[0], self._targets(HELD_OUT)
         answers = {
-            split: {name: self.kind.outputs(logits, self.scale) for name, logits in predict(heads, states[split]).items()}
+            split: {
+                name: self.kind.outputs(logits, self.scale) for name, logits in predict(heads, states[split]).items()
+            }
             for split in report.outputs
         }
         for name, head in heads.items():
@@ -282,7 +302,9 @@ class Fitting:
         for name, encoded in self.encoded.items():
             if encoded.together.truncated:
                 limit = min(self.options.max_length, self.encoder.longest)
-                self.progress.say(f"{encoded.together.truncated} of {len(encoded)} {name} examples cut to {limit} tokens")
+                self.progress.say(
+                    f"{encoded.together.truncated} of {len(encoded)} {name} examples cut to {limit} tokens"
+                )
 
 
 def parts_of(dataset: Dataset, options: FitOptions) -> dict[str, Examples]:

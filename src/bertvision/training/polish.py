@@ -22,7 +22,7 @@ def polish(
     epochs: int,
     lr: float,
     seed: int,
-    tick: Callable[[int], None] = lambda steps: None,
+    tick: Callable[[int], object] = lambda steps: None,
 ) -> None:
     """Train `heads` in place; the learning rate falls linearly to zero. All heads see the same batches."""
     trainer = HeadTrainer(heads, kind, lr=lr, seed=seed)

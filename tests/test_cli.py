@@ -1,0 +1,182 @@
+"""The command line as a user meets it: what it prints, what it leaves behind, and one message per mistake."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Command, sentences, write_csv
+
+FAST = ("--backbone", "tiny", "--polish", "2")
+
+
+def test_help_answers_at_once_and_lists_every_command() -> None:
+    best = min(timed_help() for _ in range(3))
+    assert best < 0.5
+
+
+def timed_help() -> float:
+    started = time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "bertvision", "--help"], capture_output=True, text=True, check=True)
+    seconds = time.perf_counter() - started
+    assert all(name in done.stdout for name in ("fit", "evaluate", "compare", "predict", "ls", "demo"))
+    return seconds
+
+
+def test_every_promised_option_is_there(command: Command) -> None:
+    _, out, _ = command("fit", "--help")
+    promised = (
+        "--data --train --dev --text --text-pair --label --kind --backbone --heads --polish --pairs --epochs --marks"
+        " --batch-size --lr --head-lr --max-length --freeze --limit --dev-limit --seed --out --resume --json"
+    )
+    assert [flag for flag in promised.split() if not re.search(rf"{flag}\b", out)] == []
+
+
+def test_from_table_to_answers(command: Command, table: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    code, out, err = command("fit", "table", "--train", table, *FAST, "--out", run)
+    assert code == 0, err
+    assert "selected on held-out data" in out
+    assert "kind class" in err
+    assert "encoder" in out
+    code, out, _ = command("predict", run, "a great film", "--json")
+    assert code == 0
+    assert json.loads(out)[0].keys() == {"text", "label", "probabilities"}
+    code, out, _ = command("predict", run, "a great film")
+    assert "a great film" in out
+    (tmp_path / "new.txt").write_text("one text\n\nanother text\n")
+    code, out, _ = command("predict", run, "--file", tmp_path / "new.txt", "--json")
+    assert [row["text"] for row in json.loads(out)] == ["one text", "another text"]
+    code, out, _ = command("predict", run, "--file", table, "--json")
+    assert len(json.loads(out)) == 120
+    code, out, _ = command("evaluate", run, "--json")
+    assert json.loads(out)["dev"]["encoder"]["accuracy"]["low"] >= 0
+    code, out, _ = command("evaluate", f"{run}@3/10", "--dev", table)
+    assert "accuracy" in out
+    code, out, _ = command("compare", run, f"{run}@0")
+    assert "b - a =" in out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.txt", "reviews.csv", "run"]
+
+
+def test_pairs_and_scores_on_the_command_line(command: Command, pair_table: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    code, out, err = command(
+        "fit", "table", "--train", pair_table, "--text", "one", "--text-pair", "two", *FAST, "--out", run, "--json"
+    )
+    assert code == 0, err
+    assert json.loads(out)["metric"] == "pearson"
+    code, out, _ = command("predict", run, "the red cat", "the red dog", "--json")
+    assert json.loads(out)[0].keys() == {"text", "text_pair", "score"}
+    code, _, err = command("predict", run, "only one")
+    assert (code, "trained on pairs" in err) == (1, True)
+
+
+@pytest.mark.parametrize("what", ["tasks", "heads", "backbones"])
+def test_ls_lists_names(command: Command, what: str) -> None:
+    code, out, _ = command("ls", what, "--json")
+    assert code == 0
+    assert len({row["name"] for row in json.loads(out)}) >= 3
+    assert command("ls", what)[0] == 0
+
+
+def lines(*rows: str) -> bytes:
+    return "\n".join(rows).encode() + b"\n"
+
+
+GOOD = lines("text,label", *(f"{text},{label}" for text, label in sentences(60)))
+SCORES = [f"{text},{i % 7 + 0.5}" for i, (text, _) in enumerate(sentences(60))]
+BAD_FILES = {
+    "empty": (b"", "is empty"),
+    "header only": (lines("text,label"), "has no rows"),
+    "missing column": (lines("body,label", "a,1", "b,2"), "which column is --text|no column"),
+    "one class": (lines("text,label", *(f"{t},x" for t, _ in sentences(30))), "all labels are 'x'"),
+    "NaN score": (lines("text,label", *SCORES, "more,nan"), r"row 61: column 'label' holds 'nan'"),
+    "empty label": (
+        lines("text,label", *(f"{t},{y}" for t, y in sentences(30)), "more,"),
+        "row 31: the label is empty",
+    ),
+    "few fields": (GOOD + b"only one field\n", "line 62: 1 fields where 2 were expected"),
+    "broken UTF-8": (GOOD + b"caf\xe9 films,pos\n", "line 62: not valid UTF-8"),
+    "few rows": (lines("text,label", "a,x", "b,y", "c,x"), "too few"),
+    "open quote": (GOOD + b'"never closed,pos\n', "line"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_a_bad_file_is_one_message_and_leaves_nothing(command: Command, case: str, tmp_path: Path) -> None:
+    content, message = BAD_FILES[case]
+    (tmp_path / "bad.csv").write_bytes(content)
+    options = () if case == "missing column" else ("--text", "text")
+    fails(command, tmp_path, message, "--train", tmp_path / "bad.csv", *options)
+
+
+def fails(command: Command, tmp_path: Path, message: str, *arguments: object) -> None:
+    before = sorted(tmp_path.iterdir())
+    code, out, err = command("fit", "table", *FAST, "--out", tmp_path / "run", *arguments)
+    assert code == 1
+    assert re.search(message, err.splitlines()[-1]), err
+    assert err.splitlines()[-1].startswith("Error: ")
+    assert "Traceback" not in out + err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--train", "nowhere.csv"), "no file 'nowhere.csv'"),
+        ((), "needs --train"),
+        (("--train", "TABLE", "--label", "lable"), "no column called 'lable'. Did you mean 'label'"),
+        (("--train", "TABLE", "--kind", "score"), "holds 'neg', not a finite number"),
+        (("--train", "TABLE", "--heads", "adaptor-64"), "no head called 'adaptor-64'. Did you mean 'adapter-64'"),
+        (("--train", "TABLE", "--heads", "cosines"), "compares two texts"),
+        (("--train", "TABLE", "--backbone", "tinny"), "no backbone called 'tinny'. Did you mean 'tiny'"),
+        (("--train", "TABLE", "--marks", "3"), "--marks asks for 3 epochs"),
+        (("--train", "TABLE", "--freeze", "9"), "has 3 layers"),
+        (("--train", "TABLE", "--resume"), "nothing to resume"),
+    ],
+)
+def test_a_wrong_option_is_one_message_and_leaves_nothing(
+    command: Command, arguments: tuple[str, ...], message: str, table: Path, tmp_path: Path
+) -> None:
+    fails(command, tmp_path, message, *(table if part == "TABLE" else part for part in arguments))
+
+
+def test_a_dev_label_that_train_lacks_is_named(command: Command, table: Path, tmp_path: Path) -> None:
+    write_csv(tmp_path / "dev.csv", ("text", "label"), [("a", "pos"), ("b", "meh")])
+    fails(command, tmp_path, "row 2: label 'meh' does not occur", "--train", table, "--dev", tmp_path / "dev.csv")
+
+
+def test_an_existing_out_is_refused_before_any_work(command: Command, table: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    fails(command, tmp_path, "exists already", "--train", table)
+
+
+def test_unknown_tasks_and_missing_data_are_explained(command: Command, tmp_path: Path) -> None:
+    code, _, err = command("fit", "stsb", "--out", tmp_path / "run")
+    assert (code, "Did you mean 'sts-b'" in err) == (1, True)
+    code, _, err = command("fit", "rte", "--data", tmp_path, "--out", tmp_path / "run")
+    assert (code, "neither train.tsv nor a folder RTE" in err) == (1, True)
+    code, _, err = command("fit", "rte", "--out", tmp_path / "run")
+    assert code == 1
+    assert "--data FOLDER" in err
+    assert "hub" in err
+
+
+def test_long_texts_are_cut_counted_and_said(command: Command, tmp_path: Path) -> None:
+    rows = [(text + " the" * (300 if i < 20 else 0), label) for i, (text, label) in enumerate(sentences(60))]
+    write_csv(tmp_path / "long.csv", ("text", "label"), rows)
+    code, _, err = command(
+        "fit", "table", "--train", tmp_path / "long.csv", *FAST, "--epochs", "0", "--out", tmp_path / "r"
+    )
+    assert code == 0
+    assert sum(int(count) for count in re.findall(r"(\d+) of \d+ \w+ examples cut to 128 tokens", err)) == 20
+
+
+def test_debug_shows_the_traceback(command: Command) -> None:
+    from bertvision.errors import UserError
+
+    with pytest.raises(UserError):
+        command("predict", "nowhere", "text", "--debug")
