@@ -25,7 +25,7 @@ def sentences(count: int, seed: int = 0) -> list[tuple[str, str]]:
     rows = []
     for i in range(count):
         label = "pos" if i % 2 else "neg"
-        words = "the red blue green big small fast slow happy sad cat dog house car city river music book".split()
+        words = [draw.choice(GOOD if label == "pos" else BAD), draw.choice(["red", "blue", "green", "old", "new"])]
         rows.append((f"{' '.join(words)} {'the ' * draw.randrange(4)}{seed} {i}", label))
     return rows
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import transformers
 from conftest import sentences, write_csv
 
@@ -159,7 +160,8 @@ def test_the_checkpoint_is_a_plain_transformers_folder(run: Run) -> None:
     folder = run.path / "marks" / "1" / "encoder"
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    logits = model(**tokenizer(["a great film"], return_tensors="pt")).logits.softmax(-1)[0]
+    with torch.no_grad():
+        logits = model(**tokenizer(["a great film"], return_tensors="pt")).logits.softmax(-1)[0]
     ours = bertvision.load(f"{run.path}@1", "encoder").predict(["a great film"])[0]["probabilities"]
     assert ours["pos"] == pytest.approx(float(logits[1]), abs=1e-5)
 

@@ -19,9 +19,9 @@ from bertvision.runs import open_run
 from bertvision.tasks import tasks
 from bertvision.training.checkpoints import load_ensembles, load_heads
 from bertvision.training.collect import Encoded, collect, collect_separate, encode
-from bertvision.training.fit import HELD_OUT, parts_of
 from bertvision.training.heads import predict
 from bertvision.training.selection import Ensemble, score_all
+from bertvision.training.setting import HELD_OUT, parts_of
 from bertvision.types import Examples
 
 

@@ -32,6 +32,10 @@ class HiddenStates:
     def take(self, rows: Tensor) -> "HiddenStates":
         return HiddenStates(self.layers[rows], self.views, self.pooled[rows] if self.pooled is not None else None)
 
+    def to(self, device: torch.device) -> "HiddenStates":
+        pooled = self.pooled.to(device) if self.pooled is not None else None
+        return HiddenStates(self.layers.to(device), self.views, pooled)
+
     def read(self, views: Sequence[str], normalised: bool) -> Tensor:
         """The named views of every layer, (B, L, V, D), optionally each with mean 0 and deviation 1 over features."""
         key = (tuple(views), normalised)

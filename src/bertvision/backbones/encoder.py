@@ -70,6 +70,10 @@ class Encoder(nn.Module):
         return result.logits, result.hidden_states, pooled
 
     @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
     def layers(self) -> int:
         """Layers of hidden states, the embedding output included."""
         return int(self.model.config.num_hidden_layers) + 1
@@ -108,7 +112,7 @@ class Encoder(nn.Module):
             truncated=len(long),
         )
 
-    def batch(self, windows: Windows, rows: np.ndarray, device: torch.device | str = "cpu") -> Batch:
+    def batch(self, windows: Windows, rows: np.ndarray) -> Batch:
         """Pad the given windows to the longest among them."""
         lengths = windows.lengths[rows]
         mask = np.arange(lengths.max())[None] < lengths[:, None]
@@ -120,8 +124,8 @@ class Encoder(nn.Module):
         ):
             padded = np.full(mask.shape, filler, dtype=np.int64)
             padded[mask] = np.concatenate([flat[windows.offsets[i] : windows.offsets[i + 1]] for i in rows])
-            parts[name] = torch.from_numpy(padded).to(device)
-        parts["attention_mask"] = torch.from_numpy(mask.astype(np.int64)).to(device)
+            parts[name] = torch.from_numpy(padded).to(self.device)
+        parts["attention_mask"] = torch.from_numpy(mask.astype(np.int64)).to(self.device)
         inputs = {name: parts[name] for name in self.tokenizer.model_input_names if name in parts}
         return Batch(inputs, parts["attention_mask"], parts["segments"])
 

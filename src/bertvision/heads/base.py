@@ -1,7 +1,6 @@
 """The frame of a head: choose views, run a body over the layers, read out."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +17,6 @@ class Shape:
     outputs: int  # C
     pairs: bool  # two texts per example?
     pooled: bool  # does the backbone have a trained pooler?
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class Body(nn.Module):

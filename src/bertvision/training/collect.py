@@ -62,13 +62,12 @@ def collect_separate(encoder: Encoder, encoded: Encoded, tick: Tick = lambda exa
 def _pass(encoder: Encoder, windows: Windows, pairs: bool, tick: Tick) -> tuple[Tensor, Tensor, Tensor | None]:
     was_training = encoder.training
     encoder.eval()
-    device = next(encoder.parameters()).device
     names = PAIR_VIEWS if pairs else SINGLE_VIEWS
     views = _room((len(windows), encoder.layers, len(names), encoder.features))
     logits = torch.empty(len(windows), encoder.model.config.num_labels)
     pooled = torch.empty(len(windows), encoder.features) if encoder.pooled else None
     for rows in by_length(windows.lengths, BATCH_SIZE):
-        batch = encoder.batch(windows, rows, device)
+        batch = encoder.batch(windows, rows)
         answer, layers, pooler = encoder(batch.inputs)
         index = torch.from_numpy(rows)
         views[index] = pool(layers, pooling_weights(batch.mask, batch.segments, pairs)).cpu()

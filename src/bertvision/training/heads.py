@@ -18,12 +18,12 @@ from bertvision.states import HiddenStates
 CLIP = 1.0
 
 
-def build(names: Iterable[str], shape: Shape, seed: int) -> dict[str, Head]:
+def build(names: Iterable[str], shape: Shape, seed: int, device: torch.device | str = "cpu") -> dict[str, Head]:
     """Heads by name, each initialised from a stream of its own: its start does not depend on its neighbours."""
     built = {}
     for name in names:
         with RandomStream("head", name, seed).active():
-            built[name] = recipes[name].build(shape)
+            built[name] = recipes[name].build(shape).to(device)
     return built
 
 
@@ -68,5 +68,5 @@ def predict(heads: dict[str, Head], states: HiddenStates, batch_size: int = 512)
     for rows in torch.arange(len(states)).split(batch_size):
         batch = states.take(rows)
         for name, head in heads.items():
-            parts[name].append(head(batch))
+            parts[name].append(head(batch.to(head.output.weight.device)).cpu())
     return {name: torch.cat(logits) for name, logits in parts.items()}

@@ -10,12 +10,10 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from bertvision.backbones.encoder import Encoder, Windows
-from bertvision.kinds import KINDS
-from bertvision.options import FitOptions
 from bertvision.states import PAIR_VIEWS, SINGLE_VIEWS, HiddenStates, pool, pooling_weights
 from bertvision.training.batches import bucketed
 from bertvision.training.heads import HeadTrainer
+from bertvision.training.setting import Setting
 
 WEIGHT_DECAY = 0.01
 
@@ -23,29 +21,20 @@ WEIGHT_DECAY = 0.01
 class Loop:
     """Encoder, optimiser, riding heads and position; `advance` runs to a step, `tensors`/`restore` keep it."""
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        riders: HeadTrainer,
-        windows: Windows,
-        targets: Tensor,
-        pairs: bool,
-        kind: str,
-        options: FitOptions,
-        accelerator: Accelerator,
-    ) -> None:
-        self.encoder, self.riders, self.windows, self.targets = encoder, riders, windows, targets
-        self.pairs, self.options, self.accelerator = pairs, options, accelerator
-        self.loss = KINDS[kind].loss
+    def __init__(self, setting: Setting, riders: HeadTrainer, accelerator: Accelerator) -> None:
+        self.encoder, self.options, self.pairs = setting.encoder, setting.options, setting.shape.pairs
+        self.windows, self.targets = setting.encoded["train"].together, setting.train_targets()
+        self.riders, self.accelerator = riders, accelerator
+        self.loss = setting.kind.loss
         self.step = 0
         self.seconds = {"encoder": 0.0, "heads": 0.0, "loop": 0.0}
-        trained = [p for p in encoder.parameters() if p.requires_grad]
+        trained = [p for p in self.encoder.parameters() if p.requires_grad]
         matrices, vectors = [p for p in trained if p.ndim > 1], [p for p in trained if p.ndim < 2]
         groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=options.lr, fused=True)
+        self.optimizer = torch.optim.AdamW(groups, lr=self.options.lr, fused=True)
         self.parameters = trained
         # Dropout's stream: reset here, so that a run depends on its seed and not on what ran before it.
-        torch.manual_seed(options.seed)
+        torch.manual_seed(self.options.seed)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -79,11 +68,10 @@ class Loop:
 
     def _train_step(self, group: list[np.ndarray], factor: float) -> float:
         examples = sum(len(rows) for rows in group)
-        device = self.accelerator.device
         total = 0.0
         for rows in group:
-            batch = self.encoder.batch(self.windows, rows, device)
-            targets = self.targets[torch.from_numpy(rows)].to(device)
+            batch = self.encoder.batch(self.windows, rows)
+            targets = self.targets[torch.from_numpy(rows)].to(self.encoder.device)
             started = time.perf_counter()
             logits, layers, pooled = self.encoder(batch.inputs)
             share = len(rows) / examples

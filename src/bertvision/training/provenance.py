@@ -14,34 +14,25 @@ import torch
 
 from bertvision.backbones.encoder import Encoder
 from bertvision.errors import UserError
-from bertvision.heads.base import Head, Shape, parameters
-from bertvision.kinds import Scale
-from bertvision.options import FitOptions
+from bertvision.heads.base import Head, parameters
 from bertvision.runs import Run
 from bertvision.training.loop import Loop
-from bertvision.types import Dataset, Examples
+from bertvision.training.setting import Setting
 
 PACKAGES = ("bertvision", "torch", "transformers", "accelerate", "tokenizers", "numpy", "scikit-learn", "scipy")
 
 
-def describe(
-    options: FitOptions,
-    dataset: Dataset,
-    parts: dict[str, Examples],
-    encoder: Encoder,
-    shape: Shape,
-    scale: Scale,
-    heads: dict[str, Head],
-) -> dict[str, Any]:
+def describe(setting: Setting, heads: dict[str, Head]) -> dict[str, Any]:
+    dataset, encoder, parts = setting.dataset, setting.encoder, setting.parts
     return {
-        "options": options.as_dict(),
+        "options": setting.options.as_dict(),
         "command": " ".join(sys.argv),
         "kind": dataset.kind,
         "labels": dataset.labels,
         "metrics": dataset.metrics,
         "columns": dataset.columns,
-        "scale": asdict(scale),
-        "shape": shape.as_dict(),
+        "scale": asdict(setting.scale),
+        "shape": asdict(setting.shape),
         "data": {name: {"examples": len(part), "sha256": part.digest()} for name, part in parts.items()},
         "weights_sha256": weights_digest(encoder),
         "parameters": {"encoder": parameters(encoder)} | {name: parameters(head) for name, head in heads.items()},
@@ -50,7 +41,7 @@ def describe(
             "python": platform.python_version(),
             "platform": platform.platform(),
             "threads": torch.get_num_threads(),
-            "device": str(next(encoder.parameters()).device),
+            "device": str(encoder.device),
         },
     }
 
