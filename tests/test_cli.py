@@ -91,7 +91,10 @@ SCORES = [f"{text},{i % 7 + 0.5}" for i, (text, _) in enumerate(sentences(60))]
 BAD_FILES = {
     "empty": (b"", "is empty"),
     "header only": (lines("text,label"), "has no rows"),
-    "missing column": (lines("body,notes,label", "a,x,1", "b,y,2"), "which column is --text\\? It has: body, notes, label"),
+    "missing column": (
+        lines("body,notes,label", "a,x,1", "b,y,2"),
+        "which column is --text\\? It has: body, notes, label",
+    ),
     "one class": (lines("text,label", *(f"{t},x" for t, _ in sentences(30))), "all labels are 'x'"),
     "NaN score": (lines("text,label", *SCORES, "more,nan"), r"row 61: column 'label' holds 'nan'"),
     "empty label": (

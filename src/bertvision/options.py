@@ -52,7 +52,9 @@ class FitOptions:
         "Fractions of an epoch at which to stop and evaluate, e.g. 0,1/10,3/10,1. Default: 0, 3/10 and every whole epoch.",
     )
     batch_size: int = option(16, "Examples per batch.")
-    lr: float = option(5e-5, "Peak learning rate of the encoder.")
+    lr: float | None = option(
+        None, "Peak learning rate of the encoder. Default: 1e-4 for encoders narrower than 512 features, else 3e-5."
+    )
     head_lr: float = option(1e-3, "Peak learning rate of the heads.")
     max_length: int = option(256, "Tokens per example at most; longer ones are cut, counted and said.")
     freeze: str | None = option(
@@ -80,7 +82,8 @@ class FitOptions:
             if value is not None and value < 1:
                 raise UserError(f"{flag(name)} {value} must be at least 1.")
         for name in ("polish", "lr", "head_lr", "clip"):
-            if not getattr(self, name) >= 0:
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
                 raise UserError(f"{flag(name)} {getattr(self, name)} must not be negative.")
         if not 0 <= self.warmup < 1:
             raise UserError(f"--warmup {self.warmup} is a share of all steps: at least 0 and below 1.")

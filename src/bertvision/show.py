@@ -16,12 +16,12 @@ def run(finished: Run) -> None:
     scores, info = finished.scores, finished.info
     metric, selected = scores["metric"], scores["selected"]
     marks = scores["marks"]
-    names = list(dict.fromkeys(name for entry in marks for name in entry["held_out"]))
+    names = sorted(marks[-1]["held_out"], key=lambda name: (name.startswith("ensemble"), name != "encoder"))
     board = Table(title=f"{scores['task']}: dev {metric} by epochs of fine-tuning  (* = selected on held-out data)")
     board.add_column("model", no_wrap=True)
     board.add_column("parameters", justify="right")
     for entry in marks:
-        board.add_column(f"{entry['epoch']} ({entry['seconds']:.0f} s)", justify="right")
+        board.add_column(f"{entry['epoch']}\n{entry['seconds']:.0f} s", justify="right")
     for name in names:
         cells = []
         for entry in marks:

@@ -72,4 +72,4 @@ def learned_pooling_views(shape: Shape) -> Head:
 
 @register("cosines", "ours", "linear layer on the two texts' cosine in each layer: L + 1 weights", pairs_only=True)
 def cosines(shape: Shape) -> Head:
-    return Head(shape, None, cosines=True, lr_scale=10)
+    return Head(shape, None, cosines=True, lr_scale=30)

@@ -26,12 +26,14 @@ class Loop:
         self.windows, self.targets = setting.encoded["train"].together, setting.train_targets()
         self.riders, self.accelerator = riders, accelerator
         self.loss = setting.kind.loss
+        assert self.options.lr is not None  # the setting has decided
+        self.lr = self.options.lr
         self.step = 0
         self.seconds = {"encoder": 0.0, "heads": 0.0, "loop": 0.0}
         trained = [p for p in self.encoder.parameters() if p.requires_grad]
         matrices, vectors = [p for p in trained if p.ndim > 1], [p for p in trained if p.ndim < 2]
         groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=self.options.lr, fused=True)
+        self.optimizer = torch.optim.AdamW(groups, lr=self.lr, fused=True)
         self.parameters = trained
         # Dropout's stream: reset here, so that a run depends on its seed and not on what ran before it.
         torch.manual_seed(self.options.seed)
@@ -92,7 +94,7 @@ class Loop:
         if self.options.clip:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.options.clip)
         for settings in self.optimizer.param_groups:
-            settings["lr"] = self.options.lr * factor
+            settings["lr"] = self.lr * factor
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.seconds["encoder"] += time.perf_counter() - started

@@ -3,7 +3,7 @@
 Everything that can be wrong with the user's input shows here, before anything is written.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
@@ -21,6 +21,7 @@ from bertvision.training.collect import Encoded, encode
 from bertvision.types import Dataset, Examples
 
 HELD_OUT = "held_out"
+NARROW, NARROW_LR, WIDE_LR = 512, 1e-4, 3e-5  # small encoders want larger steps (held-out trials: docs/results.md)
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ def prepare(options: FitOptions, progress: Progress) -> Setting:
     names = head_family.expand(options.heads, pairs)
     encoder = backbone_family.load(options.backbone, dataset.outputs, options.seed)
     encoder.freeze(options.freeze)
+    if options.lr is None:
+        options = replace(options, lr=NARROW_LR if encoder.features < NARROW else WIDE_LR)
     sizes = ", ".join(f"{len(part)} {name.replace('_', '-')}" for name, part in parts.items())
     for note in (*dataset.notes, f"{dataset.task}: {sizes}; {len(names)} heads"):
         progress.say(note)

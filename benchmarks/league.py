@@ -1,0 +1,186 @@
+"""Encoder, heads and ensembles over fine-tuning, several tasks and seeds; resumable, one small result file per run.
+
+    python benchmarks/league.py run --data ../shared/data            # hours; every finished run is kept
+    python benchmarks/league.py table                                # Markdown for docs/results.md, from the files
+
+Each (task, seed) is two runs with the same rows and settings: `heads` (marks up to 2 epochs, everything by default) and
+`encoder` (plain fine-tuning for 3 epochs, no heads), which is what its score and seconds are held against.
+"""
+
+import argparse
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bertvision
+from bertvision.metrics.intervals import resampled
+
+RESULTS = Path(__file__).parent / "results" / "league"
+KEPT_RESAMPLES = 300
+PLANS: dict[str, dict[str, Any]] = {
+    "heads": {"epochs": 2, "marks": "0,3/10,1,2"},
+    "heads-one-epoch": {"epochs": 1, "marks": "3/10,1/2,1"},
+    "encoder": {"epochs": 3, "marks": "1,2,3", "heads": "none"},
+}
+LIMITS = {"sst-2": 20_000}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=["run", "table"])
+    parser.add_argument("--data", default="../shared/data")
+    parser.add_argument("--tasks", default="sts-b,mrpc,rte,cola,sst-2")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--plans", default="heads,encoder")
+    parser.add_argument("--backbone", default="minilm-l6")
+    given = parser.parse_args()
+    if given.action == "table":
+        print(table())
+        return
+    for seed in map(int, given.seeds.split(",")):
+        for task in given.tasks.split(","):
+            for plan in given.plans.split(","):
+                run(task, seed, plan, given.data, given.backbone)
+
+
+def run(task: str, seed: int, plan: str, data: str, backbone: str) -> None:
+    file = RESULTS / f"{Path(backbone).name}-{task}-{plan}-{seed}.json"
+    if file.exists():
+        return
+    print("running", file.stem, flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        limit = LIMITS.get(task)
+        finished = bertvision.fit(task, data=data, backbone=backbone, seed=seed, out=out, limit=limit, **PLANS[plan])
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(summary(finished), indent=None, separators=(",", ":")) + "\n")
+        shutil.rmtree(out)
+
+
+def summary(run: Any) -> dict[str, Any]:
+    """Scores and costs, and the resampled dev scores of encoder, best head and selection for paired intervals."""
+    scores, info = run.scores, run.info
+    metric = scores["metric"]
+    marks = []
+    for entry in scores["marks"]:
+        dev = run.predictions(entry["epoch"])["dev"]
+        models = {"encoder": "encoder", "selected": entry["selected"], "best_head": entry["best_head"]}
+        draws = {
+            role: np.round(resampled(dev["outputs"][name], dev["targets"], metric)[:KEPT_RESAMPLES], 4).tolist()
+            for role, name in models.items()
+            if name
+        }
+        kept = {split: {m: {k: round(s["value"], 4) for k, s in found.items()} for m, found in entry[split].items()}
+                for split in ("held_out", "dev")}  # fmt: skip
+        costs = {part: round(seconds, 2) for part, seconds in entry["costs"].items()}
+        marks.append(
+            {"epoch": entry["epoch"], "costs": costs, "pairs": entry["pairs"], **models, **kept, "draws": draws}
+        )
+    return {
+        "options": info["options"], "metric": metric, "selected": scores["selected"], "costs": info["costs"],
+        "parameters": info["parameters"], "versions": info["versions"], "marks": marks,
+    }  # fmt: skip
+
+
+def load() -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+    """(backbone, task, plan) -> results by seed."""
+    found: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for file in sorted(RESULTS.glob("*.json")):
+        result = json.loads(file.read_text())
+        options = result["options"]
+        plan = next(name for name in sorted(PLANS, key=len, reverse=True) if f"-{name}-" in file.stem)
+        found.setdefault((Path(options["backbone"]).name, options["task"], plan), []).append(result)
+    return found
+
+
+def seconds_at(mark: dict[str, Any]) -> float:
+    """What a user pays for the models of one mark: fine-tuning up to it, and the passes and polish at it."""
+    parts = [
+        value
+        for name, value in mark["costs"].items()
+        if name.startswith("polish_") or "train" in name or "held_out" in name
+    ]
+    return float(mark["costs"]["fine_tune_loop"] + sum(parts))
+
+
+def interval(results: list[dict[str, Any]], index: int, role: str) -> tuple[float, float, float]:
+    """Mean over seeds of (role - encoder) on dev, with a bootstrap over examples, paired within each seed."""
+    metric = results[0]["metric"]
+    value = np.mean(
+        [m["dev"][m[role]][metric] - m["dev"]["encoder"][metric] for m in (r["marks"][index] for r in results)]
+    )
+    draws = [np.subtract(r["marks"][index]["draws"][role], r["marks"][index]["draws"]["encoder"]) for r in results]
+    low, high = np.quantile(np.mean(draws, 0), [0.025, 0.975])
+    return float(value), float(low), float(high)
+
+
+def best_ridden(mark: dict[str, Any], metric: str) -> str | None:
+    ridden = [name for name in mark["pairs"] if not name.endswith("+polish")]
+    return max(ridden, key=lambda name: mark["held_out"][name][metric], default=None)
+
+
+def mean_dev(marks: list[dict[str, Any]], models: list[str | None], metric: str) -> str:
+    """Mean dev score over seeds, where each seed may have chosen another model."""
+    if not all(models):
+        return "-"
+    return f"{np.mean([mark['dev'][model][metric] for mark, model in zip(marks, models, strict=True)]):.3f}"
+
+
+def score_rows(found: dict[tuple[str, str, str], list[dict[str, Any]]]) -> list[str]:
+    head = "task, backbone | seeds | epochs | s | encoder | ridden head | best head | greedy | selected | gain [95%]"
+    lines = [f"| {head} |", "|---" * (head.count("|") + 1) + "|"]
+    for (backbone, task, plan), results in found.items():
+        if plan == "encoder":
+            continue
+        metric = results[0]["metric"]
+        for index, mark in enumerate(results[0]["marks"]):
+            at = [result["marks"][index] for result in results]
+            choices = [
+                ["encoder" for _ in at],
+                [best_ridden(m, metric) for m in at],
+                [m["best_head"] for m in at],
+                ["ensemble-greedy" for _ in at],
+                [m["selected"] for m in at],
+            ]
+            value, low, high = interval(results, index, "selected")
+            cells = [f"{task} ({metric}), {backbone}", str(len(results)), mark["epoch"]]
+            cells.append(f"{np.mean([seconds_at(m) for m in at]):.0f}")
+            cells += [mean_dev(at, models, metric) for models in choices]
+            lines.append(f"| {' | '.join(cells)} | {value:+.3f} [{low:+.3f}, {high:+.3f}] |")
+    return lines
+
+
+def cost_rows(found: dict[tuple[str, str, str], list[dict[str, Any]]]) -> list[str]:
+    head = "task, backbone | seeds | encoder, 3 epochs | its s | ours reaches it at | ours s | share"
+    lines = [f"| {head} |", "|---" * (head.count("|") + 1) + "|"]
+    for (backbone, task, plan), results in found.items():
+        rivals = {r["options"]["seed"]: r["marks"][-1] for r in found.get((backbone, task, "encoder"), [])}
+        ours = [r for r in results if r["options"]["seed"] in rivals]
+        if plan == "encoder" or not ours:
+            continue
+        metric = ours[0]["metric"]
+        beaten = [rivals[r["options"]["seed"]] for r in ours]
+        target = float(np.mean([rival["dev"]["encoder"][metric] for rival in beaten]))
+        spent = float(np.mean([rival["costs"]["fine_tune_loop"] for rival in beaten]))
+        reached = "not reached | - | -"
+        for index, mark in enumerate(ours[0]["marks"]):
+            at = [r["marks"][index] for r in ours]
+            if np.mean([m["dev"][m["selected"]][metric] for m in at]) >= target:
+                seconds = float(np.mean([seconds_at(m) for m in at]))
+                reached = f"{mark['epoch']} epochs | {seconds:.0f} | {seconds / spent:.2f}"
+                break
+        lines.append(f"| {task} ({metric}), {backbone} | {len(ours)} | {target:.3f} | {spent:.0f} | {reached} |")
+    return lines
+
+
+def table() -> str:
+    found = load()
+    return "\n".join([*score_rows(found), "", *cost_rows(found)])
+
+
+if __name__ == "__main__":
+    main()
