@@ -161,3 +161,9 @@ def test_the_hub_path_reads_a_dataset_in_the_hubs_layout(tmp_path: Path, monkeyp
     assert data.train.pairs == ["c", "d"]
     assert data.train.targets is not None
     assert [data.labels[i] for i in data.train.targets] == ["entailment", "not_entailment"]
+
+
+def test_an_unlabelled_glue_file_can_be_read_to_predict(tmp_path: Path) -> None:
+    (tmp_path / "test.tsv").write_text('index\tsentence1\tsentence2\n0\ta "b\tc\n')
+    found = tasks["rte"].read(tmp_path / "test.tsv", {"text": "sentence1", "pair": "sentence2", "label": None}, ())
+    assert (found.texts, found.pairs, found.targets) == (['a "b'], ["c"], None)

@@ -110,6 +110,17 @@ def test_polish_finds_in_a_frozen_encoder_what_its_output_layer_does_not_know(ta
     assert "adapter-64-views" not in dev  # a head that has not ridden yet says nothing
 
 
+def test_polish_can_start_where_heads_rode(table: Path, tmp_path: Path) -> None:
+    """After a long ride and a single epoch of polish, the head that goes on is far ahead of the one that starts."""
+    truth = {}
+    for start in ("scratch", "ridden"):
+        options = {"epochs": 20, "marks": "20", "batch_size": 8, "lr": 3e-3, "head_lr": 3e-3, "polish": 1}
+        run = tiny_fit(table, tmp_path / start, polish_from=start, heads="adapter-64", **options)
+        dev = run.predictions("20")["dev"]
+        truth[start] = dev["outputs"]["adapter-64+polish"][np.arange(12), dev["targets"]].mean()
+    assert truth["ridden"] > truth["scratch"] + 0.2
+
+
 def test_frozen_parts_stay_as_they_are(table: Path, tmp_path: Path) -> None:
     tiny_fit(table, tmp_path / "run", heads="none", freeze="1", marks="0,1")
     before, after = (load_file(tmp_path / "run/marks" / m / "encoder/model.safetensors") for m in ("0", "1"))

@@ -8,6 +8,7 @@ from bertvision.errors import UserError
 
 PAIRS = ("joint", "separate", "auto")
 SCHEDULES = ("linear", "constant")
+STARTS = ("scratch", "ridden")
 
 
 def option(default: Any, help: str) -> Any:
@@ -40,6 +41,9 @@ class FitOptions:
         "Heads to train beside the encoder: names or sets of `bertvision ls heads`, comma-separated, or `none`.",
     )
     polish: int = option(8, "Epochs of head training on a clean pass at each mark; 0 switches polishing off.")
+    polish_from: str = option(
+        "scratch", "Start of polished heads: `scratch`, or `ridden`: where they are at that mark."
+    )
     pairs: str = option(
         "auto",
         "How polished heads read a pair: `joint`, `separate` (each text alone), or `auto`: per head, on held-out data.",
@@ -74,6 +78,7 @@ class FitOptions:
 
     def __post_init__(self) -> None:
         one_of("--pairs", self.pairs, PAIRS)
+        one_of("--polish-from", self.polish_from, STARTS)
         one_of("--schedule", self.schedule, SCHEDULES)
         if self.kind is not None:
             one_of("--kind", self.kind, ("class", "score"))

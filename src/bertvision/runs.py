@@ -59,7 +59,9 @@ class Run:
 
 def open_run(reference: str | Path) -> tuple[Run, str]:
     """(run, mark) of `RUN` (its selected mark) or `RUN@3/10`."""
-    name, _, mark = str(reference).rpartition("@") if "@" in str(reference) else (str(reference), "", "")
+    name, mark = str(reference), ""
+    if "@" in name and not Path(name).exists():
+        name, _, mark = name.rpartition("@")
     run = Run(Path(name))
     if not (run.path / "run.json").exists():
         partial = Path(f"{name}.partial")

@@ -36,15 +36,15 @@ def run(finished: Run) -> None:
     console = Console()
     console.print(board)
     entry = next(entry for entry in marks if entry["epoch"] == selected["mark"])
-    found = entry["dev"][selected["model"]][metric]
-    last = marks[-1]
-    costs = info["costs"]
-    console.print(
-        f"Selected: [bold]{selected['model']}[/] at {selected['mark']} epochs, dev {metric} {found['value']:.3f}"
-        f" [{found['low']:.3f}, {found['high']:.3f}]; encoder alone after {last['epoch']}:"
-        f" {last['dev']['encoder'][metric]['value']:.3f}.",
-        highlight=False,
-    )
+    last, costs = marks[-1], info["costs"]
+    for split in (key for key in entry if key.startswith("dev")):
+        found = entry[split][selected["model"]][metric]
+        console.print(
+            f"Selected: [bold]{selected['model']}[/] at {selected['mark']} epochs, {split} {metric}"
+            rf" {found['value']:.3f} \[{found['low']:.3f}, {found['high']:.3f}]; encoder alone after {last['epoch']}:"
+            f" {last[split]['encoder'][metric]['value']:.3f}.",
+            highlight=False,
+        )
     _curve(console, scores)
     console.print(
         f"{costs['seconds']:.0f} s in all, peak memory {costs['peak_memory_bytes'] / 1e9:.1f} GB,"

@@ -69,8 +69,9 @@ def load(row: GlueTask, options: FitOptions) -> Dataset:
 
 
 def read(row: GlueTask, path: Path, columns: dict[str, str | None], labels: tuple[str, ...]) -> Examples:
-    """A further file: in GLUE's own layout if it is a TSV, else a table with the same column names."""
-    return _read(row, path, []) if path.suffix == ".tsv" else read_table(path, columns, labels)
+    """A further file: in GLUE's own layout if it is a TSV with labels, else a table with the same column names."""
+    in_layout = path.suffix == ".tsv" and columns["label"] is not None
+    return _read(row, path, []) if in_layout else read_table(path, columns, labels)
 
 
 def _from_folder(row: GlueTask, data: Path) -> Dataset:

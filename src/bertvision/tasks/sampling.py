@@ -32,20 +32,20 @@ def sample(examples: Examples, count: int, purpose: str) -> np.ndarray:
 def split(examples: Examples, share: float, most: int, purpose: str) -> tuple[np.ndarray, np.ndarray]:
     """(rest, sample) as row numbers: `share` of the rows but at most `most`."""
     chosen = sample(examples, max(1, min(most, round(share * len(examples)))), purpose)
-    return np.setdiff1d(np.arange(len(examples)), chosen), chosen
+    rest = np.setdiff1d(np.arange(len(examples)), chosen)
+    if examples.targets is not None and examples.targets.dtype.kind == "i":
+        # A class with no example left to train on could not be learned at all: its examples go back.
+        lost = np.setdiff1d(examples.targets[chosen], examples.targets[rest])
+        back = np.isin(examples.targets[chosen], lost)
+        rest, chosen = np.sort(np.concatenate([rest, chosen[back]])), chosen[~back]
+    return rest, chosen
 
 
 def hold_out(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
     """(train, held-out) rows. Every choice is made on the held-out rows, which no training ever sees."""
     if len(examples) < 10:
         raise UserError(f"{len(examples)} training examples are too few to hold some out: at least 10 are needed.")
-    rest, held = split(examples, HELD_OUT_SHARE, HELD_OUT_MOST, "held-out")
-    # The correction of a rare class: with no example left to train on, it could not be learned at all.
-    if examples.targets is not None and examples.targets.dtype.kind == "i":
-        lost = np.setdiff1d(examples.targets[held], examples.targets[rest])
-        back = np.isin(examples.targets[held], lost)
-        rest, held = np.sort(np.concatenate([rest, held[back]])), held[~back]
-    return rest, held
+    return split(examples, HELD_OUT_SHARE, HELD_OUT_MOST, "held-out")
 
 
 def _order(examples: Examples, purpose: str) -> np.ndarray:

@@ -36,7 +36,7 @@ def report(setting: Setting, ridden: dict[str, Head], mark: str) -> Report:
         if way == "joint":
             _add(setting, made, states, ridden, way)
         if polished:
-            _add(setting, made, states, _polish(setting, states.pop("train"), way, mark, made), way)
+            _add(setting, made, states, _polish(setting, states.pop("train"), way, ridden, mark, made), way)
     made.ensembles = ensembles(made.outputs[HELD_OUT], setting.targets(HELD_OUT), setting.metric)
     for outputs in made.outputs.values():
         outputs |= {name: ensemble.of(outputs) for name, ensemble in made.ensembles.items()}
@@ -81,9 +81,14 @@ def _collect(setting: Setting, way: str, splits: list[str], mark: str, made: Rep
     return found
 
 
-def _polish(setting: Setting, states: HiddenStates, way: str, mark: str, made: Report) -> dict[str, Head]:
+def _polish(
+    setting: Setting, states: HiddenStates, way: str, ridden: dict[str, Head], mark: str, made: Report
+) -> dict[str, Head]:
     started, options = time.perf_counter(), setting.options
     heads = build(setting.names, setting.shape, options.seed, setting.encoder.device)
+    if options.polish_from == "ridden" and way == "joint":
+        for name, head in ridden.items():
+            heads[name].load_state_dict(head.state_dict())
     with setting.progress.bar(f"mark {mark}: polish ({way})", steps_of(len(states), options.polish)) as bar:
         polish(
             heads,
