@@ -39,7 +39,7 @@ def test_from_table_to_answers(command: Command, table: Path, tmp_path: Path) ->
     run = tmp_path / "run"
     code, out, err = command("fit", "table", "--train", table, *FAST, "--out", run)
     assert code == 0, err
-    assert "selected on held-out data" in out
+    assert "* selected on held-out data" in out
     assert "kind class" in err
     assert "encoder" in out
     code, out, _ = command("predict", run, "a great film", "--json")

@@ -12,6 +12,7 @@ class Progress:
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
+        self.guard: Callable[[], None] = lambda: None  # called at every tick; may raise to stop long work
 
     def say(self, line: str) -> None:
         if not self.quiet:
@@ -24,10 +25,16 @@ class Progress:
         with tqdm(
             total=total, initial=done, desc=label, disable=self.quiet, file=sys.stderr, leave=False, unit="", **slow
         ) as inner:
-            yield Bar(inner)
+            yield Bar(inner, self.guard)
 
 
 class Bar:
-    def __init__(self, inner: "tqdm[None]") -> None:
-        self.tick: Callable[[int], object] = inner.update
-        self.note: Callable[[str], None] = lambda text: inner.set_postfix_str(text, refresh=False)
+    def __init__(self, inner: "tqdm[None]", guard: Callable[[], None]) -> None:
+        self.inner, self.guard = inner, guard
+
+    def tick(self, steps: int) -> None:
+        self.inner.update(steps)
+        self.guard()
+
+    def note(self, text: str) -> None:
+        self.inner.set_postfix_str(text, refresh=False)

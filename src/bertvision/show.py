@@ -17,7 +17,9 @@ def run(finished: Run) -> None:
     metric, selected = scores["metric"], scores["selected"]
     marks = scores["marks"]
     names = sorted(marks[-1]["held_out"], key=lambda name: (name.startswith("ensemble"), name != "encoder"))
-    board = Table(title=f"{scores['task']}: dev {metric} by epochs of fine-tuning  (* = selected on held-out data)")
+    board = Table(
+        title=f"{scores['task']}: dev {metric} by epochs of fine-tuning", caption="* selected on held-out data"
+    )
     board.add_column("model", no_wrap=True)
     board.add_column("parameters", justify="right")
     for entry in marks:

@@ -38,11 +38,11 @@ def fit(options: FitOptions, *, resume: bool = False, progress: Progress | None 
         fitting = Fitting(setting, path, started)
     except KeyboardInterrupt:
         raise Interrupted("Interrupted before training; nothing was written.") from None
-    with _disk_errors(path):
+    with _disk_errors(path), Interrupts() as interrupts:
         fitting.open(runs.start(path, resume), resume)
         for mark in options.fractions():
-            fitting.advance(mark)
-            fitting.evaluate(mark)
+            fitting.advance(mark, interrupts)
+            fitting.evaluate(mark, interrupts)
         return fitting.finish()
 
 
@@ -80,13 +80,12 @@ class Fitting:
             self.marks = run.scores["marks"]
         self.setting.progress.say(f"Resuming at step {self.loop.step} of {self.total}, {len(self.marks)} marks done.")
 
-    def advance(self, mark: Fraction) -> None:
+    def advance(self, mark: Fraction, interrupts: Interrupts) -> None:
         """Fine-tune up to `mark`, saving the state now and then."""
         until, log, saved = self.loop.step_of(mark), [], time.perf_counter()
         if self.loop.step >= until:
             return
-        bar_of = self.setting.progress.bar
-        with bar_of(f"fine-tune to {mark}", until, self.loop.step) as bar, Interrupts() as interrupts:
+        with self.setting.progress.bar(f"fine-tune to {mark}", until, self.loop.step) as bar:
 
             def after_step(loss: float) -> None:
                 nonlocal saved
@@ -103,14 +102,18 @@ class Fitting:
             self.loop.advance(until, self.total, after_step)
         self._save(log)
 
-    def evaluate(self, mark: Fraction) -> None:
+    def evaluate(self, mark: Fraction, interrupts: Interrupts) -> None:
         """Score every model at a mark; keep its checkpoint and its predictions."""
         if any(entry["epoch"] == str(mark) for entry in self.marks):
             return
+        self.setting.progress.guard = interrupts.check
         try:
+            interrupts.check()
             self._evaluate(str(mark))
         except KeyboardInterrupt:
             raise Interrupted(f"Interrupted while evaluating at {mark}. {self._resume_hint()}") from None
+        finally:
+            self.setting.progress.guard = lambda: None
 
     def _evaluate(self, mark: str) -> None:
         setting = self.setting

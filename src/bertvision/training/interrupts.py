@@ -1,4 +1,7 @@
-"""Ctrl-C that waits for the end of the step, so that what is saved is whole. A second one does not wait."""
+"""Ctrl-C that waits for a safe point, so that what is kept is whole. A second one does not wait.
+
+A plain KeyboardInterrupt would do almost always, but libraries with bare `except` clauses can swallow it.
+"""
 
 import signal
 import threading
@@ -7,7 +10,7 @@ from typing import Any
 
 
 class Interrupts:
-    """Inside the block, `asked` turns true on the first SIGINT or SIGTERM."""
+    """Inside the block, `asked` turns true on the first SIGINT or SIGTERM; `check` raises where stopping is safe."""
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -23,6 +26,10 @@ class Interrupts:
     def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def check(self) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
