@@ -16,7 +16,7 @@ import numpy as np
 
 import bertvision
 from bertvision.backbones import backbones
-from bertvision.metrics.glue import METRICS, decide
+from bertvision.metrics.glue import measure
 from bertvision.metrics.intervals import compare, score
 from bertvision.options import FitOptions
 from bertvision.tasks import tasks
@@ -81,7 +81,7 @@ def rivals_on(task: str, data: str) -> tuple[np.ndarray, dict[str, tuple[np.ndar
     name = "ridge on u, v, |u-v|, uv" if metric == "pearson" else "logistic regression on u, v, |u-v|, uv"
     started = time.perf_counter()
     trials = [fitted(features, targets, strength, metric) for strength in STRENGTHS]
-    best = max(trials, key=lambda trial: METRICS[metric].value(decide(trial["held_out"]), targets["held_out"]))
+    best = max(trials, key=lambda trial: measure(trial["held_out"], targets["held_out"], metric))
     found[name] = (best["dev"], encoding + time.perf_counter() - started)
     assert targets["dev"] is not None
     return targets["dev"], found

@@ -99,7 +99,7 @@ def trainer(task: str, seed: int, data: str, limit: int | None, grouped: bool) -
     )
 
     from bertvision.backbones import backbones
-    from bertvision.metrics.glue import METRICS, decide
+    from bertvision.metrics.glue import measure
     from bertvision.options import FitOptions
     from bertvision.tasks import tasks
     from bertvision.training.setting import parts_of
@@ -135,8 +135,8 @@ def trainer(task: str, seed: int, data: str, limit: int | None, grouped: bool) -
         runner.train()
         seconds = time.perf_counter() - started
         outputs = runner.predict(rows("dev")).predictions
-    decisions, targets = decide(outputs.reshape(len(outputs), -1)), parts["dev"].targets
-    score = {name: METRICS[name].value(decisions, targets) for name in dataset.metrics}
+    outputs, targets = outputs.reshape(len(outputs), -1), parts["dev"].targets
+    score = {name: measure(outputs, targets, name) for name in dataset.metrics}
     return {"seconds": seconds, "steps": runner.state.global_step, "dev": score}
 
 

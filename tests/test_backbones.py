@@ -164,3 +164,18 @@ def test_weights_of_another_depth_are_refused(tmp_path: Path) -> None:
     (tmp_path / "m" / "config.json").write_text(config)
     with pytest.raises(UserError, match="the weights lack"):
         load(str(tmp_path / "m"), 2, seed=0)
+
+
+def test_a_fine_tuned_checkpoint_starts_with_a_new_output_layer(tmp_path: Path) -> None:
+    """Even one with another number of labels: only the encoder is taken over."""
+    first = load("tiny", 3, seed=0)
+    first.save(tmp_path)
+    same, again, other = load(str(tmp_path), 3, seed=1), load(str(tmp_path), 3, seed=1), load(str(tmp_path), 2, seed=1)
+    assert other.model.classifier.weight.shape == (2, 32)
+    assert torch.equal(same.model.classifier.weight, again.model.classifier.weight)
+    assert not torch.equal(same.model.classifier.weight, first.model.classifier.weight)
+    words = [encoder.model.base_model.embeddings.word_embeddings.weight for encoder in (first, same, other)]
+    assert torch.equal(words[0], words[1])
+    assert torch.equal(words[0], words[2])
+    kept = load(str(tmp_path), 3, seed=1, pooled=True)
+    assert torch.equal(kept.model.classifier.weight, first.model.classifier.weight)

@@ -8,7 +8,7 @@ from scipy import stats
 from sklearn import metrics as reference
 
 from bertvision.ensembling import combine, greedy
-from bertvision.metrics.glue import METRICS, decide
+from bertvision.metrics.glue import METRICS, decide, measure
 from bertvision.metrics.intervals import compare, resampled, score
 from bertvision.training.selection import ensembles, goodness
 
@@ -37,11 +37,11 @@ def answers(metric: str, classes: int, count: int = 300) -> tuple[np.ndarray, np
 def test_values_and_their_resampled_forms_equal_the_reference(metric: str, classes: int) -> None:
     outputs, targets = answers(metric, classes)
     decisions = decide(outputs)
-    assert METRICS[metric].value(decisions, targets) == pytest.approx(REFERENCES[metric](decisions, targets), abs=1e-12)
+    assert measure(outputs, targets, metric) == pytest.approx(REFERENCES[metric](decisions, targets), abs=1e-12)
     draws = RANDOM.integers(0, len(targets), (20, len(targets)))
     weights = np.stack([np.bincount(row, minlength=len(targets)) for row in draws]).astype(float)
     expected = [REFERENCES[metric](decisions[row], targets[row]) for row in draws]
-    assert METRICS[metric].weighted(decisions, targets, weights) == pytest.approx(expected, abs=1e-6)
+    assert METRICS[metric].weighted(decisions, targets, weights, outputs.shape[1]) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("metric", ["matthews", "pearson", "spearman", "f1"])

@@ -11,6 +11,7 @@ from conftest import sentences, write_csv
 
 from bertvision.errors import UserError
 from bertvision.options import FitOptions
+from bertvision.tasks import load as load_task
 from bertvision.tasks import tasks
 from bertvision.tasks.glue import TABLE, GlueTask
 from bertvision.tasks.sampling import hold_out, sample
@@ -20,7 +21,7 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
 def load(task: str, **options: object) -> Dataset:
-    return tasks[task].load(FitOptions(task=task, **{k: str(v) for k, v in options.items()}))
+    return load_task(FitOptions(task=task, **{k: str(v) for k, v in options.items()}))
 
 
 def write_glue(folder: Path, row: GlueTask, count: int = 6, bom: bool = False) -> None:

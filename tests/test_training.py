@@ -1,7 +1,6 @@
 """The loop: marks, batches, heads that leave no trace, freezing, interruption and resumption."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -83,9 +82,14 @@ def test_bad_options_are_named(options: dict[str, object], message: str) -> None
         FitOptions(**options)
 
 
-def test_heads_riding_along_do_not_change_the_encoder_by_one_bit(table: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pairs", [False, True])
+def test_heads_riding_along_do_not_change_the_encoder_by_one_bit(
+    pairs: bool, table: Path, pair_table: Path, tmp_path: Path
+) -> None:
+    columns = {"text": "one", "text_pair": "two"} if pairs else {}
     for heads in ("none", "all"):
-        tiny_fit(table, tmp_path / heads, heads="default" if heads == "all" else heads, polish=0, marks="1/2,1")
+        data = pair_table if pairs else table
+        tiny_fit(data, tmp_path / heads, heads=heads, polish=0, marks="1/2,1", **columns)
     for mark in ("1-2", "1"):
         without, beside = (
             load_file(tmp_path / heads / "marks" / mark / "encoder" / "model.safetensors") for heads in ("none", "all")
@@ -159,7 +163,7 @@ def test_states_too_large_for_memory_go_to_a_file_and_are_the_same(monkeypatch: 
     encoder = load("tiny", 2, seed=0)
     encoded = encode(encoder, Examples(["the cat is big", "a dog"], ["the small cat", "the dog"], None), 64)
     memory = [collect(encoder, encoded)[1].layers, collect_separate(encoder, encoded).layers]
-    monkeypatch.setattr(os, "sysconf", lambda name: 1)
+    monkeypatch.setattr("bertvision.training.collect.MEMORY_SHARE", 0.0)
     file = [collect(encoder, encoded)[1].layers, collect_separate(encoder, encoded).layers]
     assert all(torch.equal(a, b) for a, b in zip(memory, file, strict=True))
 
@@ -209,7 +213,7 @@ def test_resuming_with_other_options_or_data_is_refused(table: Path, tmp_path: P
     with pytest.raises(UserError, match=r"--seed 0 -> 5"):
         tiny_fit(table, tmp_path / "run", seed=5, **settings)
     table.write_text(table.read_text().replace("great", "fine"))
-    with pytest.raises(UserError, match="data has changed"):
+    with pytest.raises(UserError, match="the data changed"):
         tiny_fit(table, tmp_path / "run", **settings)
 
 

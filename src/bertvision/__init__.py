@@ -23,7 +23,7 @@ def fit(task: str = "table", *, resume: bool = False, quiet: bool = False, **opt
     from bertvision.progress import Progress
     from bertvision.training.fit import fit as run_fit
 
-    for name in ("epochs", "marks", "freeze", "data", "train", "dev", "out", "backbone"):
+    for name in ("heads", "epochs", "marks", "freeze", "data", "train", "dev", "out", "backbone"):
         value = options.get(name)
         if isinstance(value, (list, tuple)):
             options[name] = ",".join(str(part) for part in value)

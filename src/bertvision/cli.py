@@ -131,9 +131,11 @@ def predict(
     if bool(text) == bool(file):
         raise UserError("Give either texts or --file FILE.")
     from bertvision.model import Model, predict_file
+    from bertvision.progress import Progress
     from bertvision.types import Examples
 
     loaded = Model(run, model)
+    loaded.progress = Progress(quiet=file is None)
     if file is not None:
         examples, answers = predict_file(loaded, file)
     else:
@@ -170,6 +172,7 @@ def ls(
 @app.command()
 def demo(
     out: Annotated[str | None, typer.Option(help="Run directory to make. Default: runs/demo-minilm-l6.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run.")] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -179,7 +182,7 @@ def demo(
 
     progress = Progress(quiet=json)
     progress.say("Sentiment of film-review sentences (Rotten Tomatoes), encoder minilm-l6, one epoch on 4,000 of them.")
-    run = run_fit(FitOptions(task="demo", limit=4000, out=out), progress=progress)
+    run = run_fit(FitOptions(task="demo", limit=4000, out=out), resume=resume, progress=progress)
     _show_run(run, json)
     if not json:
         predict(str(run.path), ["A joy from the first scene to the last.", "Two hours I will never get back."])
@@ -207,7 +210,7 @@ def reference() -> str:
         lines += [f"## bertvision {name}", "", inspect.cleandoc(command.help or ""), ""]
         lines += ["| option | meaning | default |", "|---|---|---|"]
         for parameter in command.params:
-            shown = "" if parameter.default in (None, False, ()) else f"`{parameter.default}`"
+            shown = "" if parameter.default is None or parameter.default is False else f"`{parameter.default}`"
             spelled = max(parameter.opts, key=len) if parameter.param_type_name == "option" else parameter.name.upper()
             lines.append(f"| `{spelled}` | {getattr(parameter, 'help', '') or ''} | {shown} |")
         lines.append("")

@@ -1,10 +1,12 @@
 """What a user keeps: a model loaded from a run directory, which answers new texts."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from bertvision.backbones import encoder as backbone_family
 from bertvision.ensembling import Outputs
@@ -16,6 +18,7 @@ from bertvision.options import FitOptions
 from bertvision.progress import Progress
 from bertvision.registry import unknown
 from bertvision.runs import open_run
+from bertvision.tasks import load as load_task
 from bertvision.tasks import tasks
 from bertvision.training.checkpoints import load_ensembles, load_heads
 from bertvision.training.collect import Encoded, collect, collect_separate, encode
@@ -23,6 +26,8 @@ from bertvision.training.heads import predict
 from bertvision.training.selection import Ensemble, score_all
 from bertvision.training.setting import HELD_OUT, parts_of
 from bertvision.types import Examples
+
+CHUNK = 2048  # examples answered at a time
 
 
 class Model:
@@ -35,7 +40,7 @@ class Model:
         """
         self.run, self.mark = open_run(reference)
         self.info = self.run.info
-        entry = next(entry for entry in self.run.scores["marks"] if entry["epoch"] == self.mark)
+        entry = self.run.mark(self.mark)
         self.name = name or entry["selected"]
         if self.name not in entry[HELD_OUT]:
             raise unknown("model", self.name, list(entry[HELD_OUT]))
@@ -48,7 +53,10 @@ class Model:
         shape = Shape(**self.info["shape"])
         self.heads, self.ways = load_heads(folder, shape, sorted(members - {"encoder"}))
         self.encoder = backbone_family.load(str(folder / "encoder"), shape.outputs, 0, pooled=shape.pooled)
-        self.encoder.eval()
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        for module in (self.encoder, *self.heads.values()):
+            module.to(device).eval()
+        self.progress = Progress(quiet=True)
         self.pairs, self.kind = shape.pairs, KINDS[self.info["kind"]]
         self.scale, self.labels = Scale(**self.info["scale"]), tuple(self.info["labels"])
         self.options = FitOptions(**self.info["options"])
@@ -75,25 +83,33 @@ class Model:
             for choice, row in zip(decide(outputs), outputs, strict=True)
         ]
 
-    def outputs(self, examples: Examples, progress: Progress | None = None) -> Outputs:
-        """Predictions (N, C) of every loaded model."""
-        encoded = encode(self.encoder, examples, self.options.max_length)
-        members = self._members(encoded, progress or Progress(quiet=True))
-        return {name: ensemble.of(members) for name, ensemble in self.models.items()}
+    def outputs(self, examples: Examples) -> Outputs:
+        """Predictions (N, C) of every loaded model; in parts, so that memory does not grow with the examples."""
+        parts, cut = [], 0
+        with self.progress.bar("predict", len(examples)) as bar:
+            for first in range(0, len(examples), CHUNK):
+                rows = range(first, min(first + CHUNK, len(examples)))
+                encoded = encode(self.encoder, examples.take(rows), self.options.max_length)
+                members = self._members(encoded)
+                parts.append({name: ensemble.of(members) for name, ensemble in self.models.items()})
+                cut += encoded.together.truncated
+                bar.tick(len(rows))
+        if cut:
+            self.progress.say(f"{cut} of {len(examples)} examples were too long and were cut")
+        return {name: np.concatenate([part[name] for part in parts]) for name in self.models}
 
-    def _members(self, encoded: Encoded, progress: Progress) -> Outputs:
+    def _members(self, encoded: Encoded) -> Outputs:
         answers: Outputs = {}
-        with progress.bar("predict", len(encoded)) as bar:
-            joint = {name: head for name, head in self.heads.items() if self.ways[name] == "joint"}
-            separate = {name: head for name, head in self.heads.items() if self.ways[name] == "separate"}
-            # The encoder's own answer is a by-product of the joint pass; without a need for either, skip it.
-            if joint or any("encoder" in ensemble.weights for ensemble in self.models.values()):
-                logits, states = collect(self.encoder, encoded, bar.tick)
-                answers["encoder"] = self.kind.outputs(logits, self.scale)
-                answers |= {n: self.kind.outputs(v, self.scale) for n, v in predict(joint, states).items()}
-            if separate:
-                states = collect_separate(self.encoder, encoded, bar.tick)
-                answers |= {n: self.kind.outputs(v, self.scale) for n, v in predict(separate, states).items()}
+        joint = {name: head for name, head in self.heads.items() if self.ways[name] == "joint"}
+        separate = {name: head for name, head in self.heads.items() if self.ways[name] == "separate"}
+        # The encoder's own answer is a by-product of the joint pass; without a need for either, skip it.
+        if joint or any("encoder" in ensemble.weights for ensemble in self.models.values()):
+            logits, states = collect(self.encoder, encoded)
+            answers["encoder"] = self.kind.outputs(logits, self.scale)
+            answers |= {n: self.kind.outputs(v, self.scale) for n, v in predict(joint, states).items()}
+        if separate:
+            states = collect_separate(self.encoder, encoded)
+            answers |= {n: self.kind.outputs(v, self.scale) for n, v in predict(separate, states).items()}
         return answers
 
 
@@ -107,6 +123,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """Scores of every model of a run at its mark: on the run's own dev data, on --data, or on one file."""
     model = Model(reference, everything=True)
+    model.progress = progress or model.progress
     parts = _dev_parts(model, data, dev)
     result: dict[str, Any] = {
         "run": str(model.run.path),
@@ -116,24 +133,28 @@ def evaluate(
         "selected": model.name,
     }
     for name, examples in parts.items():
-        outputs = model.outputs(examples, progress)
+        outputs = model.outputs(examples)
         assert examples.targets is not None
         result[name] = score_all(outputs, examples.targets, tuple(model.info["metrics"]))
     return result
 
 
 def _dev_parts(model: Model, data: str | None, dev: str | None) -> dict[str, Examples]:
-    from dataclasses import replace
-
-    task = tasks[model.options.task]
     if dev is not None:
-        examples = task.read(Path(dev), model.info["columns"], model.labels)
+        if data is not None:
+            raise UserError("Give --data or --dev, not both.")
+        examples = tasks[model.options.task].read(Path(dev), model.info["roles"], model.labels)
         if examples.targets is None:
-            raise UserError(f"'{dev}' has no column '{model.info['columns']['label']}' to score against.")
+            raise UserError(f"'{dev}' has no column '{model.info['roles']['label']}' to score against.")
         return {"dev": examples}
     options = replace(model.options, data=data or model.options.data)
-    parts = parts_of(task.load(options), options)
-    return {name: part for name, part in parts.items() if name not in ("train", HELD_OUT)}
+    parts = parts_of(load_task(options), options)
+    parts = {name: part for name, part in parts.items() if name not in ("train", HELD_OUT)}
+    for name, part in parts.items():
+        # Rows that were dev when the run was made may be others now, and others may have been trained on.
+        if data is None and part.digest() != model.info["data"][name]["sha256"]:
+            raise UserError(f"The run's {name} data has changed since. Give the file or folder to score on.")
+    return parts
 
 
 def predict_file(model: Model, path: Path) -> tuple[Examples, list[dict[str, Any]]]:
@@ -143,8 +164,8 @@ def predict_file(model: Model, path: Path) -> tuple[Examples, list[dict[str, Any
 
         examples = Examples([line for line in read_text(path).splitlines() if line.strip()], None, None)
     else:
-        columns = {**model.info["columns"], "label": None}
-        examples = tasks[model.options.task].read(path, columns, model.labels)
+        roles = {**model.info["roles"], "label": None}
+        examples = tasks[model.options.task].read(path, roles, model.labels)
     if not len(examples):
         raise UserError(f"'{path}' has no texts.")
     return examples, model.predict(examples.texts, examples.pairs)
@@ -157,8 +178,7 @@ def compare(one: str | Path, other: str | Path) -> dict[str, Any]:
     sides = []
     for reference in (one, other):
         run, mark = open_run(reference)
-        entry = next(entry for entry in run.scores["marks"] if entry["epoch"] == mark)
-        sides.append((run, mark, entry["selected"], run.predictions(mark)))
+        sides.append((run, mark, run.mark(mark)["selected"], run.predictions(mark)))
     (run_a, mark_a, name_a, parts_a), (run_b, mark_b, name_b, parts_b) = sides
     result: dict[str, Any] = {
         "a": {"run": str(run_a.path), "mark": mark_a, "model": name_a},
@@ -171,15 +191,9 @@ def compare(one: str | Path, other: str | Path) -> dict[str, Any]:
             continue
         a, b = parts_a[split]["outputs"][name_a], parts_b[split]["outputs"][name_b]
         targets: np.ndarray = parts_a[split]["targets"]
-        values = {"a": entry_scores(run_a, mark_a, split, name_a), "b": entry_scores(run_b, mark_b, split, name_b)}
+        values = {"a": run_a.mark(mark_a)[split][name_a], "b": run_b.mark(mark_b)[split][name_b]}
         differences = {m: paired(a, b, targets, m).as_dict() for m in run_a.info["metrics"]}
         result[split] = {**values, "difference": differences}
     if not any(split in result for split in parts_a):
         raise UserError(f"'{run_a.path}' and '{run_b.path}' share no dev examples: they cannot be compared.")
     return result
-
-
-def entry_scores(run: Any, mark: str, split: str, model: str) -> dict[str, Any]:
-    entry = next(entry for entry in run.scores["marks"] if entry["epoch"] == mark)
-    scores: dict[str, Any] = entry[split][model]
-    return scores

@@ -28,17 +28,20 @@ class FitOptions:
         None, "Task `table`: file to report on. Without it a tenth of train is set aside for that."
     )
     text: str | None = option(
-        None, "Task `table`: column with the text. Default: `text` or `sentence`, or the only text column."
+        None,
+        "Task `table`: column with the text. Default: `text` or `sentence`, or the usual names of a pair (sentence1 and sentence2, ...), or the only column left.",
     )
     text_pair: str | None = option(None, "Task `table`: column with the second text of a pair.")
-    label: str | None = option(None, "Task `table`: column with the answer. Default: `label` or `score`.")
+    label: str | None = option(
+        None, "Task `table`: column with the answer. Default: `label`, `score`, `target` or `class`."
+    )
     kind: str | None = option(
         None, "Task `table`: `class` or `score`. Default: inferred from the label column, and said."
     )
     backbone: str = option("minilm-l6", "An encoder: a name of `bertvision ls backbones`, a hub name or a folder.")
     heads: str = option(
         "default",
-        "Heads to train beside the encoder: names or sets of `bertvision ls heads`, comma-separated, or `none`.",
+        "Heads to train beside the encoder: names or sets of `bertvision ls heads`, comma-separated, or `none`. Sets: default, paper, ours, all.",
     )
     polish: int = option(8, "Epochs of head training on a clean pass at each mark; 0 switches polishing off.")
     polish_from: str = option(
@@ -53,7 +56,7 @@ class FitOptions:
     )
     marks: str | None = option(
         None,
-        "Fractions of an epoch at which to stop and evaluate, e.g. 0,1/10,3/10,1. Default: 0, 3/10 and every whole epoch.",
+        "Fractions of an epoch at which to stop and evaluate, e.g. 0,1/10,3/10,1. Default: 0, 3/10 and every whole epoch. The run ends at the last one.",
     )
     batch_size: int = option(16, "Examples per batch.")
     lr: float | None = option(
@@ -86,7 +89,7 @@ class FitOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{flag(name)} {value} must be at least 1.")
-        for name in ("polish", "lr", "head_lr", "clip"):
+        for name in ("polish", "lr", "head_lr", "clip", "seed"):
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise UserError(f"{flag(name)} {getattr(self, name)} must not be negative.")

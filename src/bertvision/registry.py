@@ -3,7 +3,7 @@
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from bertvision.errors import UserError
@@ -32,10 +32,6 @@ class Registry(Generic[T]):
             raise ValueError(f"two {self.noun}s are called '{name}'")
         self._entries[name] = entry
         return entry
-
-    def register(self, name: str) -> Callable[[T], T]:
-        """Decorator: the function or class below is what `name` means."""
-        return lambda entry: self.add(name, entry)
 
     def _scan(self) -> None:
         if not self._scanned:

@@ -36,6 +36,10 @@ class Run:
     def scores(self) -> dict[str, Any]:
         return read_json(self.path / "scores.json")
 
+    def mark(self, epoch: str) -> dict[str, Any]:
+        """The entry of one mark in scores.json."""
+        return next(entry for entry in self.scores["marks"] if entry["epoch"] == epoch)
+
     def mark_folder(self, mark: str) -> Path:
         return self.path / "marks" / mark.replace("/", "-")
 
@@ -79,9 +83,13 @@ def open_run(reference: str | Path) -> tuple[Run, str]:
     return run, wanted
 
 
-def default_name(task: str, backbone: str) -> Path:
-    """runs/TASK-BACKBONE, with a number where that is taken."""
+def default_name(task: str, backbone: str, resume: bool) -> Path:
+    """runs/TASK-BACKBONE, with a number where that is taken; to resume, the newest unfinished one."""
     stem = f"{task}-{Path(backbone).name}"
+    unfinished = [*Path("runs").glob(f"{stem}.partial"), *Path("runs").glob(f"{stem}-[0-9]*.partial")]
+    if resume and unfinished:
+        newest = max(unfinished, key=lambda path: path.stat().st_mtime)
+        return newest.with_name(newest.name.removesuffix(".partial"))
     number = 1
     while True:
         path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")

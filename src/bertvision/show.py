@@ -3,6 +3,7 @@
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from bertvision.errors import UserError
@@ -37,7 +38,7 @@ def run(finished: Run) -> None:
         board.add_row(name, f"{count:,}" if count else "", *cells)
     console = Console()
     console.print(board)
-    entry = next(entry for entry in marks if entry["epoch"] == selected["mark"])
+    entry = finished.mark(selected["mark"])
     last, costs = marks[-1], info["costs"]
     for split in (key for key in entry if key.startswith("dev")):
         found = entry[split][selected["model"]][metric]
@@ -50,7 +51,7 @@ def run(finished: Run) -> None:
     _curve(console, scores)
     console.print(
         f"{costs['seconds']:.0f} s in all, peak memory {costs['peak_memory_bytes'] / 1e9:.1f} GB,"
-        f" {costs['disk_bytes'] / 1e6:.0f} MB on disk: {finished.path}",
+        f" {costs['disk_bytes'] / 1e6:.0f} MB on disk: {escape(str(finished.path))}",
         highlight=False,
     )
 
@@ -70,7 +71,9 @@ def _curve(console: Console, scores: dict[str, Any]) -> None:
 def evaluation(result: dict[str, Any]) -> None:
     for split in (key for key in result if key.startswith("dev")):
         first = next(iter(result[split].values()))
-        board = Table(title=f"{result['run']} at {result['mark']}: {split}")
+        board = Table(
+            title=escape(f"{result['run']} at {result['mark']}: {split}"), caption="* selected on held-out data"
+        )
         board.add_column("model")
         for metric in first:
             board.add_column(f"{metric} [95%]", justify="right")
@@ -98,18 +101,18 @@ def comparison(result: dict[str, Any]) -> None:
 
 
 def predictions(rows: list[dict[str, Any]], path: str, mark: str, model: str) -> None:
-    board = Table(title=f"{path} at {mark}, {model}")
+    board = Table(title=escape(f"{path} at {mark}, {model}"))
     for column in ("text", "second text") if "text_pair" in rows[0] else ("text",):
         board.add_column(column, overflow="fold")
     board.add_column("answer")
     if "probabilities" in rows[0]:
         board.add_column("probability", justify="right")
     for row in rows:
-        texts = [row["text"], row["text_pair"]] if "text_pair" in row else [row["text"]]
+        texts = [escape(row[key]) for key in ("text", "text_pair") if key in row]
         if "score" in row:
             board.add_row(*texts, f"{row['score']:.3f}")
         else:
-            board.add_row(*texts, row["label"], f"{row['probabilities'][row['label']]:.3f}")
+            board.add_row(*texts, escape(row["label"]), f"{row['probabilities'][row['label']]:.3f}")
     Console().print(board)
 
 
@@ -139,5 +142,5 @@ def table(rows: list[dict[str, Any]]) -> None:
     for name in rows[0]:
         board.add_column(name)
     for row in rows:
-        board.add_row(*(str(value) for value in row.values()))
+        board.add_row(*(escape(str(value)) for value in row.values()))
     Console().print(board)

@@ -17,6 +17,10 @@ PAIR_VIEWS = ("cls", "mean", "first", "second")
 DERIVED_VIEWS = ("difference", "product")
 
 
+def views_of(pairs: bool) -> tuple[str, ...]:
+    return PAIR_VIEWS if pairs else SINGLE_VIEWS
+
+
 @dataclass
 class HiddenStates:
     """Layers (B, L, T, D), the pooler's output (B, D) where the backbone has one, and what stands along T."""

@@ -55,7 +55,7 @@ class Dataset:
     metrics: tuple[str, ...]  # the first is the primary one, which every choice goes by
     train: Examples
     dev: dict[str, Examples]
-    columns: dict[str, str | None] = field(default_factory=dict)  # where text, pair and label stand in a file
+    roles: dict[str, str | None] = field(default_factory=dict)  # text, pair, label -> name of the column
     notes: tuple[str, ...] = ()  # what the user should be told about the data
 
     @property

@@ -166,10 +166,10 @@ def load(name: str, outputs: int, seed: int, pooled: bool | None = None) -> Enco
             torch.manual_seed(seed)  # the new output layer's weights
             # Encoders are often stored as float16, which trains badly and slowly: float32 whatever the file says.
             model, report = AutoModelForSequenceClassification.from_pretrained(
-                path, config=config, dtype=torch.float32, output_loading_info=True
+                path, config=config, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
             )
         tokenizer = AutoTokenizer.from_pretrained(path, use_fast=True)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise _not_loaded(name, error) from None
     if not tokenizer.is_fast:
         raise UserError(f"--backbone '{name}' has no fast tokenizer, which is needed to tell a pair's texts apart.")
@@ -179,7 +179,8 @@ def load(name: str, outputs: int, seed: int, pooled: bool | None = None) -> Enco
     if pooled is None:
         has_pooler = getattr(model.base_model, "pooler", None) is not None
         pooled = has_pooler and not any(".pooler." in f".{key}" for key in report["missing_keys"])
-    _check_weights(name, model, report["missing_keys"])
+        _renew_output(model, report["missing_keys"], seed)
+    _check_weights(name, model, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
     return Encoder(model, tokenizer, pooled)
 
 
@@ -195,12 +196,25 @@ def _check_folder(name: str, path: str) -> None:
         raise UserError(f"--backbone '{name}': the folder has a config.json but no weights (model.safetensors).")
 
 
+def _renew_output(model: Any, missing: Iterable[str], seed: int) -> None:
+    """A checkpoint that was fine-tuned before brings its old output layer along: start that afresh, by the seed."""
+    if any(not key.startswith(model.base_model_prefix + ".") for key in missing):
+        return  # it was new anyway
+    draw = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if not name.startswith(model.base_model_prefix + "."):
+            fresh = torch.randn(parameter.shape, generator=draw) * model.config.initializer_range
+            parameter.data = fresh if parameter.ndim > 1 else torch.zeros_like(parameter)
+
+
 def _check_weights(name: str, model: Any, missing: Iterable[str]) -> None:
     """Refuse a checkpoint that lacks encoder layers: transformers would fill them with noise."""
     prefix = model.base_model_prefix + "."
     lost = [key for key in missing if key.startswith(prefix) and ".pooler." not in key]
     if lost:
-        raise UserError(f"--backbone '{name}': the weights lack {len(lost)} tensors of the encoder, e.g. {lost[0]}.")
+        raise UserError(
+            f"--backbone '{name}': the weights lack {len(lost)} tensors of the encoder's shape, e.g. {lost[0]}."
+        )
 
 
 def _not_loaded(name: str, error: Exception) -> UserError:

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from bertvision.metrics.glue import METRICS, decide
+from bertvision.metrics.glue import METRICS, decide, measure
 
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -25,22 +25,21 @@ class Score:
 
 def score(outputs: np.ndarray, targets: np.ndarray, metric: str) -> Score:
     """Predictions (N, C) against targets (N,)."""
-    decisions = decide(outputs)
-    return Score(METRICS[metric].value(decisions, targets), *_interval(resampled(outputs, targets, metric)))
+    return Score(measure(outputs, targets, metric), *_interval(resampled(outputs, targets, metric)))
 
 
 def compare(one: np.ndarray, other: np.ndarray, targets: np.ndarray, metric: str) -> Score:
     """How much `other` scores above `one`: a paired bootstrap, both on the same resamples."""
-    value = METRICS[metric].value
-    difference = value(decide(other), targets) - value(decide(one), targets)
+    difference = measure(other, targets, metric) - measure(one, targets, metric)
     return Score(difference, *_interval(resampled(other, targets, metric) - resampled(one, targets, metric)))
 
 
 def resampled(outputs: np.ndarray, targets: np.ndarray, metric: str) -> np.ndarray:
     """The metric in each of the resamples, (R,); resample r is the same for every model."""
     decisions = decide(outputs)
-    weighted = METRICS[metric].weighted
-    return np.concatenate([weighted(decisions, targets, _weights(len(targets), r)) for r in range(0, RESAMPLES, 100)])
+    blocks = (_weights(len(targets), first) for first in range(0, RESAMPLES, 100))
+    weighted, classes = METRICS[metric].weighted, outputs.shape[1]
+    return np.concatenate([weighted(decisions, targets, weights, classes) for weights in blocks])
 
 
 def _interval(values: np.ndarray) -> tuple[float, float]:

@@ -4,21 +4,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertvision.options import FitOptions
+from bertvision.errors import UserError
+from bertvision.options import FitOptions, flag
 from bertvision.registry import Registry
 from bertvision.types import Dataset, Examples
 
-Columns = dict[str, str | None]  # role (text, pair, label) -> name in the file
+Roles = dict[str, str | None]  # text, pair, label -> name of the column
+DATA_OPTIONS = ("data", "train", "dev", "text", "text_pair", "label", "kind")
 
 
 @dataclass(frozen=True)
 class Task:
-    """One line of `bertvision ls tasks`, and the function that reads it."""
+    """One line of `bertvision ls tasks`, and the functions that read it."""
 
     about: str
     metrics: tuple[str, ...]
     load: Callable[[FitOptions], Dataset]
-    read: Callable[[Path, Columns, tuple[str, ...]], Examples]  # a further file of the same kind: path, columns, labels
+    read: Callable[[Path, Roles, tuple[str, ...]], Examples]  # a further file of the same kind: path, roles, labels
+    options: tuple[str, ...] = ()  # which of DATA_OPTIONS it takes
 
 
 tasks: Registry[Task] = Registry("task", __name__)
+
+
+def load(options: FitOptions) -> Dataset:
+    """The data of `options.task`; an option that the task would ignore is refused."""
+    task = tasks[options.task]
+    for name in DATA_OPTIONS:
+        if getattr(options, name) is not None and name not in task.options:
+            taken = ", ".join(flag(name) for name in task.options) or "no data options"
+            raise UserError(f"Task '{options.task}' does not take {flag(name)} (it takes {taken}).")
+    return task.load(options)

@@ -7,13 +7,13 @@ import numpy as np
 
 from bertvision.errors import UserError
 from bertvision.options import FitOptions
-from bertvision.tasks import Task, tasks
+from bertvision.tasks import Roles, Task, tasks
 from bertvision.tasks.reading import read_delimited
 from bertvision.tasks.sampling import split
 from bertvision.tasks.table import read_table
 from bertvision.types import Dataset, Examples
 
-COLUMNS: dict[str, str | None] = {"text": "text", "pair": None, "label": "label"}
+ROLES: Roles = {"text": "text", "pair": None, "label": "label"}
 LABELS = ("negative", "positive")
 
 
@@ -28,7 +28,7 @@ def load(options: FitOptions) -> Dataset:
     targets = np.array([int(float(columns["label"][i])) for i in rows], dtype=np.int64)
     reviews = Examples([columns["text"][i] for i in rows], None, targets)
     rest, dev = split(reviews, 0.125, 1066, "dev")
-    return Dataset("demo", "class", LABELS, ("accuracy",), reviews.take(rest), {"dev": reviews.take(dev)}, COLUMNS)
+    return Dataset("demo", "class", LABELS, ("accuracy",), reviews.take(rest), {"dev": reviews.take(dev)}, ROLES)
 
 
 tasks.add("demo", Task("sentiment of Rotten Tomatoes sentences (packaged)", ("accuracy",), load, read_table))

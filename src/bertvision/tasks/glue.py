@@ -9,7 +9,7 @@ import numpy as np
 
 from bertvision.errors import UserError
 from bertvision.options import FitOptions
-from bertvision.tasks import Task, tasks
+from bertvision.tasks import Roles, Task, tasks
 from bertvision.tasks.reading import Columns, finite_scores, read_delimited
 from bertvision.tasks.table import read_table
 from bertvision.types import Dataset, Examples
@@ -35,7 +35,7 @@ class GlueTask:
     dev: tuple[str, ...] = ("dev",)  # names of the dev splits
     files: tuple[str, ...] = ("dev.tsv",)
     hub_dev: tuple[str, ...] = ("validation",)
-    skip_short: bool = False  # the official file is known to hold torn lines
+    torn: bool = False  # the official file is known to hold torn lines
 
 
 TABLE = [
@@ -49,7 +49,7 @@ TABLE = [
              ("sentence1", "sentence2"), ("pearson", "spearman")),
     GlueTask("qqp", "QQP", "are two questions duplicates", ("question1", "question2"), "is_duplicate", "qqp",
              ("question1", "question2"), ("accuracy", "f1"), {"0": "not_duplicate", "1": "duplicate"},
-             skip_short=True),
+             torn=True),
     GlueTask("mnli", "MNLI", "does the first sentence entail the second", ("sentence1", "sentence2"), "gold_label",
              "mnli", ("premise", "hypothesis"),
              labels={name: name for name in ("entailment", "neutral", "contradiction")},
@@ -68,18 +68,19 @@ def load(row: GlueTask, options: FitOptions) -> Dataset:
     return _from_folder(row, Path(options.data)) if options.data else _from_hub(row)
 
 
-def read(row: GlueTask, path: Path, columns: dict[str, str | None], labels: tuple[str, ...]) -> Examples:
-    """A further file: in GLUE's own layout if it is a TSV with labels, else a table with the same column names."""
-    in_layout = path.suffix == ".tsv" and columns["label"] is not None
-    return _read(row, path, []) if in_layout else read_table(path, columns, labels)
+def read(row: GlueTask, path: Path, roles: Roles, labels: tuple[str, ...]) -> Examples:
+    """A further file: in GLUE's own layout if it is a TSV, else a table."""
+    if path.suffix == ".tsv":
+        return _read(row, path, [], labelled=roles["label"] is not None)
+    return read_table(path, roles, labels)
 
 
 def _from_folder(row: GlueTask, data: Path) -> Dataset:
     folder = _find_folder(row, data)
-    skipped: list[int] = []
-    train = _read(row, folder / "train.tsv", skipped)
-    dev = {name: _read(row, folder / file, skipped) for name, file in zip(row.dev, row.files, strict=True)}
-    notes = (f"{len(skipped)} torn lines in {row.folder}'s files were left out",) if skipped else ()
+    torn: list[int] = []
+    train = _read(row, folder / "train.tsv", torn)
+    dev = {name: _read(row, folder / file, torn) for name, file in zip(row.dev, row.files, strict=True)}
+    notes = (f"{len(torn)} torn lines in {row.folder}'s files were left out",) if torn else ()
     return _dataset(row, train, dev, notes)
 
 
@@ -96,21 +97,26 @@ def _find_folder(row: GlueTask, data: Path) -> Path:
     raise UserError(f"--data '{data}' holds neither train.tsv nor a folder {row.folder} with train.tsv.")
 
 
-def _read(row: GlueTask, path: Path, skipped: list[int]) -> Examples:
-    columns = read_delimited(
-        path, delimiter="\t", quoted=False, header=row.header, skip_short=skipped if row.skip_short else None
-    )
-    missing = [name for name in (*row.texts, row.label) if name not in columns]
+def _read(row: GlueTask, path: Path, torn: list[int], labelled: bool = True) -> Examples:
+    kept = torn if row.torn else None
+    columns = read_delimited(path, delimiter="\t", quoted=False, header=row.header, torn=kept)
+    needed = (*row.texts, row.label) if labelled else row.texts
+    missing = [name for name in needed if name not in columns]
     if missing:
         raise UserError(f"'{path}' has no column '{missing[0]}'. Its columns: {', '.join(columns)}.")
-    if not columns[row.label]:
+    if not columns[row.texts[0]]:
         raise UserError(f"'{path}' has no rows.")
-    return _examples(row, path, columns, row.texts, columns[row.label])
+    return _examples(row, path, columns, row.texts, columns[row.label] if labelled else None)
 
 
-def _examples(row: GlueTask, source: object, columns: Columns, texts: tuple[str, ...], labels: list[str]) -> Examples:
-    if row.labels is None:
-        targets: np.ndarray = finite_scores(source, row.label, labels)
+def _examples(
+    row: GlueTask, source: object, columns: Columns, texts: tuple[str, ...], labels: list[str] | None
+) -> Examples:
+    targets: np.ndarray | None = None
+    if labels is None:
+        pass
+    elif row.labels is None:
+        targets = finite_scores(source, row.label, labels)
     else:
         index = {value: i for i, value in enumerate(row.labels)}
         for number, value in enumerate(labels, 1):
@@ -148,9 +154,12 @@ def _from_hub_part(row: GlueTask, part: Any) -> Examples:
 def _dataset(row: GlueTask, train: Examples, dev: dict[str, Examples], notes: tuple[str, ...]) -> Dataset:
     kind = "class" if row.labels else "score"
     labels = tuple((row.labels or {}).values())
-    columns = {"text": row.texts[0], "pair": row.texts[1] if len(row.texts) > 1 else None, "label": row.label}
-    return Dataset(row.name, kind, labels, row.metrics, train, dev, columns, notes)
+    pair = row.texts[1] if len(row.texts) > 1 else None
+    roles = {"text": row.texts[0], "pair": pair, "label": row.label}
+    if not row.header:  # a table of the user's has names
+        roles = {"text": row.hub_texts[0], "pair": None, "label": "label"}
+    return Dataset(row.name, kind, labels, row.metrics, train, dev, roles, notes)
 
 
 for _row in TABLE:
-    tasks.add(_row.name, Task(_row.about, _row.metrics, partial(load, _row), partial(read, _row)))
+    tasks.add(_row.name, Task(_row.about, _row.metrics, partial(load, _row), partial(read, _row), ("data",)))

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertvision.errors import UserError
 
-Columns = dict[str, list[Any]]
+Columns = dict[str, list[Any]]  # name -> values
 FORMATS = ".csv, .tsv, .jsonl (or .json, one object per line), .parquet"
 
 
@@ -35,12 +35,12 @@ def read_columns(path: Path) -> Columns:
 
 
 def read_delimited(
-    path: Path, *, delimiter: str, quoted: bool, header: bool = True, skip_short: list[int] | None = None
+    path: Path, *, delimiter: str, quoted: bool, header: bool = True, torn: list[int] | None = None
 ) -> Columns:
     """Delimited text as columns; without a header they are called 0, 1, 2, ...
 
-    GLUE's TSV files hold literal quotes (`quoted=False`). Rows with too few fields are an error, or, where a
-    `skip_short` list is given, are left out and their line numbers appended to it.
+    GLUE's TSV files hold literal quotes (`quoted=False`). A row with too few or too many fields is an error or, where a
+    list `torn` is given, is left out and its line number appended to that.
     """
     text = read_text(path)
     options: dict[str, Any] = {"delimiter": delimiter}
@@ -48,12 +48,12 @@ def read_delimited(
         options["quoting"] = csv.QUOTE_NONE
     lines = csv.reader(io.StringIO(text, newline=""), strict=quoted, **options)
     try:
-        return _to_columns(path, lines, header, skip_short)
+        return _to_columns(path, lines, header, torn)
     except csv.Error as error:
         raise UserError(f"'{path}', line {lines.line_num}: {error}.") from None
 
 
-def _to_columns(path: Path, lines: Any, header: bool, skip_short: list[int] | None) -> Columns:
+def _to_columns(path: Path, lines: Any, header: bool, torn: list[int] | None) -> Columns:
     csv.field_size_limit(2**31 - 1)  # a long document in one field is data, not an error
     names: list[str] = []
     rows: list[list[str]] = []
@@ -66,13 +66,13 @@ def _to_columns(path: Path, lines: Any, header: bool, skip_short: list[int] | No
                 raise UserError(f"'{path}': two columns have the same name ({', '.join(names)}).")
             if header:
                 continue
-        if len(fields) < len(names):
-            if skip_short is None:
+        if len(fields) != len(names):
+            if torn is None:
                 raise UserError(
                     f"'{path}', line {lines.line_num}: {len(fields)} fields where {len(names)} were expected"
-                    f" ({', '.join(names[:6])})."
+                    f" ({', '.join(names[:6])}). A field that holds the delimiter must be quoted (CSV)."
                 )
-            skip_short.append(lines.line_num)
+            torn.append(lines.line_num)
             continue
         rows.append(fields)
     if not names:
@@ -136,7 +136,4 @@ def finite_scores(path: object, column: str, values: list[Any]) -> np.ndarray:
             finite = False
         if not finite:
             raise UserError(f"'{path}', row {row}: column '{column}' holds '{value}', not a finite number.")
-    scores = np.array([float(value) for value in values])
-    if len(scores) > 1 and not np.ptp(scores):
-        raise UserError(f"'{path}': all scores are {scores[0]}; there is nothing to learn.")
-    return scores
+    return np.array([float(value) for value in values])

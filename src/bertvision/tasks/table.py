@@ -10,13 +10,15 @@ import numpy as np
 from bertvision.errors import UserError
 from bertvision.options import FitOptions
 from bertvision.registry import unknown
-from bertvision.tasks import Task, tasks
+from bertvision.tasks import DATA_OPTIONS, Roles, Task, tasks
 from bertvision.tasks.reading import Columns, finite_scores, read_columns
 from bertvision.tasks.sampling import split
 from bertvision.types import Dataset, Examples
 
 CLASS_METRICS = ("accuracy", "f1", "matthews")
 SCORE_METRICS = ("pearson", "spearman")
+USUAL_PAIRS = (("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"), ("text", "text_pair"))
+USUAL_TEXTS = ("text", "sentence")
 MOST_CLASSES = 20  # whole numbers with more distinct values than this are taken for scores
 
 
@@ -26,12 +28,14 @@ def load(options: FitOptions) -> Dataset:
     path = Path(options.train)
     columns = read_columns(path)
     label = _column(path, columns, "--label", options.label, ("label", "score", "target", "class"))
-    text = _column(path, columns, "--text", options.text, ("text", "sentence", "sentence1", "question"), not_this=label)
-    pair = _column(path, columns, "--text-pair", options.text_pair, ()) if options.text_pair else None
-    kind, why = (options.kind, "as asked") if options.kind else infer_kind(columns[label])
+    text, pair = _text_columns(path, columns, options, label)
+    kind, why = (options.kind, "as asked") if options.kind else infer_kind(path, columns[label])
     labels = _class_names(path, columns[label]) if kind == "class" else ()
     train = _examples(path, columns, text, pair, label, labels)
+    assert train.targets is not None
     notes = [f"text '{text}'" + (f", pair '{pair}'" if pair else "") + f", label '{label}': kind {kind} ({why})"]
+    if not labels and not np.ptp(train.targets):
+        raise UserError(f"'{path}': all scores are {train.targets[0]}; there is nothing to learn.")
     roles = {"text": text, "pair": pair, "label": label}
     if options.dev:
         dev = read_table(Path(options.dev), roles, labels)
@@ -45,27 +49,48 @@ def load(options: FitOptions) -> Dataset:
     return Dataset("table", kind, labels, metrics, train, {"dev": dev}, roles, tuple(notes))
 
 
-def read_table(path: Path, columns: dict[str, str | None], labels: tuple[str, ...]) -> Examples:
+def read_table(path: Path, roles: Roles, labels: tuple[str, ...]) -> Examples:
     """A file with the columns that another one was trained on; where the label is missing, so are the targets."""
     found = read_columns(path)
-    text = _column(path, found, "--text", columns["text"], ())
-    pair = _column(path, found, "--text-pair", columns["pair"], ()) if columns["pair"] else None
-    label = columns["label"] if columns["label"] in found else None
+    text = _column(path, found, "--text", roles["text"], ())
+    pair = _column(path, found, "--text-pair", roles["pair"], ()) if roles["pair"] else None
+    label = roles["label"] if roles["label"] in found else None
     return _examples(path, found, text, pair, label, labels)
 
 
-def infer_kind(values: list[Any]) -> tuple[str, str]:
+def infer_kind(path: Path, values: list[Any]) -> tuple[str, str]:
     """(kind, why): numbers with a fraction, or very many different ones, are scores; all else are classes."""
-    try:
-        numbers = [float(value) for value in values if value is not None]
-    except (TypeError, ValueError):
-        return "class", "the labels are not all numbers; --kind score would insist"
-    different = len(set(numbers))
-    if any(number != math.floor(number) for number in numbers if math.isfinite(number)):
+    numbers, words = [], []
+    for row, value in enumerate(values, 1):
+        try:
+            numbers.append(float(value))
+        except (TypeError, ValueError):
+            words.append((row, value))
+    fractions = [number for number in numbers if math.isfinite(number) and number != math.floor(number)]
+    if words and len(fractions) > len(values) / 2:
+        row, value = words[0]
+        raise UserError(f"'{path}', row {row}: label '{value}' among numbers. Mend it, or say --kind class.")
+    if words:
+        return "class", "the labels are not all numbers"
+    if fractions:
         return "score", "the labels are numbers with fractions"
+    different = len(set(numbers))
     if different > MOST_CLASSES:
         return "score", f"the labels are {different} different numbers"
     return "class", f"the labels are {different} whole numbers; --kind score overrides"
+
+
+def _text_columns(path: Path, columns: Columns, options: FitOptions, label: str) -> tuple[str, str | None]:
+    """The text and pair columns: as asked, or two with the usual names of a pair, or one with a usual name."""
+    if options.text_pair is not None:
+        pair = _column(path, columns, "--text-pair", options.text_pair, ())
+        usual = tuple(first for first, second in USUAL_PAIRS if second == pair)
+        return _column(path, columns, "--text", options.text, (*usual, *USUAL_TEXTS)), pair
+    if options.text is None:
+        for first, second in USUAL_PAIRS:
+            if first in columns and second in columns:
+                return first, second
+    return _column(path, columns, "--text", options.text, USUAL_TEXTS, not_this=label), None
 
 
 def _column(
@@ -138,4 +163,7 @@ def _indices(path: Path, values: list[Any], labels: tuple[str, ...]) -> np.ndarr
     return np.array([index[_name(value)] for value in values], dtype=np.int64)
 
 
-tasks.add("table", Task("your own CSV, TSV, JSONL or Parquet file", CLASS_METRICS + SCORE_METRICS, load, read_table))
+tasks.add(
+    "table",
+    Task("your own CSV, TSV, JSONL or Parquet file", CLASS_METRICS + SCORE_METRICS, load, read_table, DATA_OPTIONS[1:]),
+)

@@ -46,6 +46,8 @@ def load_ensembles(folder: Path) -> dict[str, Ensemble]:
 
 
 def save_state(run: Run, loop: Loop, elapsed: float) -> None:
+    if (run.path / "state" / str(loop.step)).exists():
+        return  # the same step is the same state
     with saving_state(run, loop.step) as folder:
         save_tensors(folder / "tensors.safetensors", loop.tensors())
         write_json(folder / "state.json", {"elapsed": elapsed, "seconds": loop.seconds})

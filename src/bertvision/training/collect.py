@@ -7,15 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor
 
 from bertvision.backbones.encoder import Encoder, Windows
-from bertvision.states import PAIR_VIEWS, SINGLE_VIEWS, HiddenStates, joined, pool, pooling_weights
+from bertvision.states import PAIR_VIEWS, HiddenStates, joined, pool, pooling_weights, views_of
 from bertvision.training.batches import by_length
 from bertvision.types import Examples
 
 BATCH_SIZE = 32
+MEMORY_SHARE = 1 / 3  # of the free memory; larger states go to a temporary file
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def collect(encoder: Encoder, encoded: Encoded, tick: Tick = lambda examples: No
     """Logits (N, C) and views of each text or joint pair."""
     pairs = encoded.alone is not None
     logits, views, pooled = _pass(encoder, encoded.together, pairs, tick)
-    return logits, HiddenStates(views, PAIR_VIEWS if pairs else SINGLE_VIEWS, pooled)
+    return logits, HiddenStates(views, views_of(pairs), pooled)
 
 
 def collect_separate(encoder: Encoder, encoded: Encoded, tick: Tick = lambda examples: None) -> HiddenStates:
@@ -62,8 +64,7 @@ def collect_separate(encoder: Encoder, encoded: Encoded, tick: Tick = lambda exa
 def _pass(encoder: Encoder, windows: Windows, pairs: bool, tick: Tick) -> tuple[Tensor, Tensor, Tensor | None]:
     was_training = encoder.training
     encoder.eval()
-    names = PAIR_VIEWS if pairs else SINGLE_VIEWS
-    views = _room((len(windows), encoder.layers, len(names), encoder.features))
+    views = _room((len(windows), encoder.layers, len(views_of(pairs)), encoder.features))
     logits = torch.empty(len(windows), encoder.model.config.num_labels)
     pooled = torch.empty(len(windows), encoder.features) if encoder.pooled else None
     for rows in by_length(windows.lengths, BATCH_SIZE):
@@ -80,12 +81,12 @@ def _pass(encoder: Encoder, windows: Windows, pairs: bool, tick: Tick) -> tuple[
 
 
 def _room(shape: tuple[int, ...]) -> Tensor:
-    """An empty float32 tensor: in memory or, where it would take a third of what is free, in a temporary file."""
+    """An empty float32 tensor: in memory or, where it would take too much of that, in a temporary file."""
     size = 4 * int(np.prod(shape))
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    if size < free / 3:
+    if size < psutil.virtual_memory().available * MEMORY_SHARE:
         return torch.empty(shape)
     with tempfile.TemporaryFile() as file:
-        file.truncate(size)
+        # Reserved, not just promised: a full disk must be an error here and not a bus error while writing.
+        os.posix_fallocate(file.fileno(), 0, size) if hasattr(os, "posix_fallocate") else file.truncate(size)
         pages = mmap.mmap(file.fileno(), size)  # lives on after the file is closed, and vanishes with the tensor
     return torch.frombuffer(pages, dtype=torch.float32).view(shape)

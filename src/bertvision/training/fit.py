@@ -1,6 +1,7 @@
 """`fit`: fine-tune up to each mark; there, evaluate encoder, heads and ensembles, and keep a checkpoint."""
 
 import errno
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from accelerate import Accelerator
 from safetensors import SafetensorError
 
@@ -30,7 +32,7 @@ SAVE_EVERY = 120.0  # seconds between states: what a crash costs at most
 def fit(options: FitOptions, *, resume: bool = False, progress: Progress | None = None) -> Run:
     """One run, from data to run directory. With `resume`, go on with the unfinished one at `options.out`."""
     started = time.perf_counter()
-    path = Path(options.out) if options.out else runs.default_name(options.task, options.backbone)
+    path = Path(options.out) if options.out else runs.default_name(options.task, options.backbone, resume)
     runs.check(path, resume)
     try:
         setting = prepare(options, progress or Progress())
@@ -52,7 +54,8 @@ class Fitting:
     def __init__(self, setting: Setting, path: Path, started: float) -> None:
         self.setting, self.path, self.started = setting, path, started
         self.marks: list[dict[str, Any]] = []
-        accelerator = Accelerator()
+        # Without CUDA: the CPU, the only other device whose random state is kept for --resume.
+        accelerator = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision="no")
         if accelerator.num_processes > 1:
             raise UserError("fit runs as one process so far: start it without accelerate launch or torchrun.")
         setting.encoder.to(accelerator.device)
@@ -61,11 +64,11 @@ class Fitting:
         riders = HeadTrainer(heads, setting.dataset.kind, lr=options.head_lr, seed=options.seed)
         self.loop = Loop(setting, riders, accelerator)
         self.total = self.loop.step_of(Fraction(options.epochs))
+        self.info = provenance.describe(setting, heads)
 
     def open(self, run: Run, resume: bool) -> None:
         """Write run.json, or with `resume` check that it is the same run and go back to its last state."""
         self.run = run
-        self.info = provenance.describe(self.setting, self.loop.riders.heads)
         if not resume:
             runs.write_json(run.path / "run.json", self.info)
             return
@@ -73,11 +76,14 @@ class Fitting:
         changed = differences(kept["options"], {**self.info["options"], "out": kept["options"]["out"]})
         if changed:
             raise UserError(f"--resume with other options than the run was started with: {'; '.join(changed)}.")
-        if kept["data"] != self.info["data"]:
-            raise UserError("--resume: the data has changed since the run was started.")
-        self.started -= load_state(run, self.loop)
+        for part, name in (("data", "data"), ("weights_sha256", "encoder's weights")):
+            if kept[part] != self.info[part]:
+                raise UserError(f"--resume: the {name} changed since the run was started.")
+        elapsed = load_state(run, self.loop)
         if (run.path / "scores.json").exists():
             self.marks = run.scores["marks"]
+            elapsed = max(elapsed, self.marks[-1]["seconds"])
+        self.started -= elapsed
         self.setting.progress.say(f"Resuming at step {self.loop.step} of {self.total}, {len(self.marks)} marks done.")
 
     def advance(self, mark: Fraction, interrupts: Interrupts) -> None:
@@ -89,6 +95,8 @@ class Fitting:
 
             def after_step(loss: float) -> None:
                 nonlocal saved
+                if not math.isfinite(loss):
+                    raise UserError(f"The loss is not finite at step {self.loop.step}: try a lower --lr, e.g. a third.")
                 bar.tick(1)
                 log.append({"step": self.loop.step, "loss": loss, "seconds": round(self._elapsed(), 3)})
                 if self.loop.step % 10 == 0:

@@ -28,12 +28,12 @@ def build(names: Iterable[str], shape: Shape, seed: int, device: torch.device | 
 
 
 class HeadTrainer:
-    """Heads, their optimiser and their random stream; losses are summed, so every gradient is a head's own."""
+    """Heads, their optimiser and their random streams; losses are summed, so every gradient is a head's own."""
 
     def __init__(self, heads: dict[str, Head], kind: str, *, lr: float, seed: int, weight_decay: float = 0.01) -> None:
         self.heads = heads
         self.loss = KINDS[kind].loss
-        self.random = RandomStream("head-training", seed)
+        self.random = {name: RandomStream("head-training", name, seed) for name in heads}
         self.peaks = [lr * head.lr_scale for head in heads.values()]
         groups = [{"params": list(head.parameters()), "lr": lr} for head in heads.values()]
         self.optimizer = torch.optim.AdamW(groups, weight_decay=weight_decay, fused=True) if groups else None
@@ -42,10 +42,11 @@ class HeadTrainer:
         """Add the gradients of one batch; `share` is its part of the optimiser step."""
         if self.optimizer is None:
             return
-        with self.random.active():
-            for head in self.heads.values():
-                head.train()
-            losses = [self.loss(head(states), targets) for head in self.heads.values()]
+        losses = []
+        for name, head in self.heads.items():
+            head.train()
+            with self.random[name].active():
+                losses.append(self.loss(head(states), targets))
         (torch.stack(losses).sum() * share).backward()
 
     def step(self, factor: float) -> None:
@@ -63,10 +64,13 @@ class HeadTrainer:
 def predict(heads: dict[str, Head], states: HiddenStates, batch_size: int = 512) -> dict[str, Tensor]:
     """Logits (N, C) of every head on collected states."""
     parts: dict[str, list[Tensor]] = {name: [] for name in heads}
+    if not heads:
+        return {}
+    device = next(iter(heads.values())).output.weight.device
     for head in heads.values():
         head.eval()
     for rows in torch.arange(len(states)).split(batch_size):
-        batch = states.take(rows)
+        batch = states.take(rows).to(device)
         for name, head in heads.items():
-            parts[name].append(head(batch.to(head.output.weight.device)).cpu())
+            parts[name].append(head(batch).cpu())
     return {name: torch.cat(logits) for name, logits in parts.items()}

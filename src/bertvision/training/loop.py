@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from bertvision.states import PAIR_VIEWS, SINGLE_VIEWS, HiddenStates, pool, pooling_weights
+from bertvision.states import HiddenStates, pool, pooling_weights, views_of
 from bertvision.training.batches import bucketed
 from bertvision.training.heads import HeadTrainer
 from bertvision.training.setting import Setting
@@ -78,16 +78,14 @@ class Loop:
             logits, layers, pooled = self.encoder(batch.inputs)
             share = len(rows) / examples
             loss = self.loss(logits.float(), targets) * share
-            if loss.requires_grad:
-                self.accelerator.backward(loss)
+            self.accelerator.backward(loss)
             self.seconds["encoder"] += time.perf_counter() - started
             total += float(loss.detach())
             started = time.perf_counter()
             if self.riders.heads:
                 with torch.no_grad():
                     views = pool(layers, pooling_weights(batch.mask, batch.segments, self.pairs)).float()
-                names = PAIR_VIEWS if self.pairs else SINGLE_VIEWS
-                states = HiddenStates(views, names, pooled.detach() if pooled is not None else None)
+                states = HiddenStates(views, views_of(self.pairs), pooled.detach() if pooled is not None else None)
                 self.riders.accumulate(states, targets, share)
             self.seconds["heads"] += time.perf_counter() - started
         started = time.perf_counter()
@@ -113,9 +111,11 @@ class Loop:
                 for index, moments in optimizer.state_dict()["state"].items():
                     state |= {f"optimizer.{label}.{index}.{key}": value for key, value in moments.items()}
         state["random.encoder"] = torch.get_rng_state()
-        state["random.heads"] = self.riders.random.state
         if torch.cuda.is_available():
             state["random.device"] = torch.cuda.get_rng_state()
+        for name, stream in self.riders.random.items():
+            state[f"random.head.{name}"] = stream.state
+            state |= {f"random.head-device.{name}.{i}": value for i, value in enumerate(stream.device_states)}
         return state
 
     def restore(self, state: dict[str, Tensor], step: int) -> None:
@@ -133,7 +133,9 @@ class Loop:
                     moments.setdefault(int(index), {})[name] = value
                 optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
         torch.set_rng_state(state["random.encoder"])
-        self.riders.random.state = state["random.heads"]
+        for name, stream in self.riders.random.items():
+            stream.state = state[f"random.head.{name}"]
+            stream.device_states = list(part(f"random.head-device.{name}.").values())
         if "random.device" in state:
             torch.cuda.set_rng_state(state["random.device"])
         self.step = step

@@ -30,7 +30,7 @@ def describe(setting: Setting, heads: dict[str, Head]) -> dict[str, Any]:
         "kind": dataset.kind,
         "labels": dataset.labels,
         "metrics": dataset.metrics,
-        "columns": dataset.columns,
+        "roles": dataset.roles,
         "scale": asdict(setting.scale),
         "shape": asdict(setting.shape),
         "data": {name: {"examples": len(part), "sha256": part.digest()} for name, part in parts.items()},

@@ -11,11 +11,12 @@ from torch import Tensor
 from bertvision import heads as head_family
 from bertvision.backbones import encoder as backbone_family
 from bertvision.backbones.encoder import Encoder
+from bertvision.errors import UserError
 from bertvision.heads.base import Shape
 from bertvision.kinds import KINDS, Kind, Scale
 from bertvision.options import FitOptions
 from bertvision.progress import Progress
-from bertvision.tasks import tasks
+from bertvision.tasks import load as load_task
 from bertvision.tasks.sampling import hold_out, sample
 from bertvision.training.collect import Encoded, encode
 from bertvision.types import Dataset, Examples
@@ -62,7 +63,7 @@ class Setting:
 
 
 def prepare(options: FitOptions, progress: Progress) -> Setting:
-    dataset = tasks[options.task].load(options)
+    dataset = load_task(options)
     parts = parts_of(dataset, options)
     pairs = dataset.train.pairs is not None
     names = head_family.expand(options.heads, pairs)
@@ -90,6 +91,8 @@ def parts_of(dataset: Dataset, options: FitOptions) -> dict[str, Examples]:
     if options.limit is not None:
         train = train.take(sample(train, options.limit, "limit"))
     rest, held = hold_out(train)
+    if train.targets is not None and len(np.unique(train.targets[rest])) < 2:
+        raise UserError(f"All training answers are the same: there is nothing to learn ({len(rest)} examples).")
     parts = {"train": train.take(rest), HELD_OUT: train.take(held)}
     for name, dev in dataset.dev.items():
         limit = options.dev_limit
