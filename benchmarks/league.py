@@ -131,7 +131,8 @@ def mean_dev(marks: list[dict[str, Any]], models: list[str | None], metric: str)
 
 
 def score_rows(found: dict[tuple[str, str, str], list[dict[str, Any]]]) -> list[str]:
-    head = "task, backbone | seeds | epochs | s | encoder | ridden head | best head | greedy | selected | gain [95%]"
+    head = "task, backbone | seeds | epochs | s | encoder | ridden head | best head | greedy | selected"
+    head += " | best head - encoder [95%] | selected - encoder [95%]"
     lines = [f"| {head} |", "|---" * (head.count("|") + 1) + "|"]
     for (backbone, task, plan), results in found.items():
         if plan == "encoder":
@@ -146,11 +147,13 @@ def score_rows(found: dict[tuple[str, str, str], list[dict[str, Any]]]) -> list[
                 ["ensemble-greedy" for _ in at],
                 [m["selected"] for m in at],
             ]
-            value, low, high = interval(results, index, "selected")
             cells = [f"{task} ({metric}), {backbone}", str(len(results)), mark["epoch"]]
             cells.append(f"{np.mean([seconds_at(m) for m in at]):.0f}")
             cells += [mean_dev(at, models, metric) for models in choices]
-            lines.append(f"| {' | '.join(cells)} | {value:+.3f} [{low:+.3f}, {high:+.3f}] |")
+            for role in ("best_head", "selected"):
+                value, low, high = interval(results, index, role)
+                cells.append(f"{value:+.3f} [{low:+.3f}, {high:+.3f}]")
+            lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
