@@ -14,12 +14,14 @@ from bertvision.errors import UserError
 from bertvision.heads.base import Shape
 from bertvision.kinds import KINDS, Scale
 from bertvision.metrics.glue import decide
+from bertvision.metrics.intervals import compare as paired
 from bertvision.options import FitOptions
 from bertvision.progress import Progress
 from bertvision.registry import unknown
 from bertvision.runs import open_run
 from bertvision.tasks import load as load_task
 from bertvision.tasks import tasks
+from bertvision.tasks.reading import read_text
 from bertvision.training.checkpoints import load_ensembles, load_heads
 from bertvision.training.collect import Encoded, collect, collect_separate, encode
 from bertvision.training.heads import predict
@@ -160,8 +162,6 @@ def _dev_parts(model: Model, data: str | None, dev: str | None) -> dict[str, Exa
 def predict_file(model: Model, path: Path) -> tuple[Examples, list[dict[str, Any]]]:
     """Texts of a table file with the run's columns, or of a .txt file (one per line), and the answers."""
     if path.suffix == ".txt" and not model.pairs:
-        from bertvision.tasks.reading import read_text
-
         examples = Examples([line for line in read_text(path).splitlines() if line.strip()], None, None)
     else:
         roles = {**model.info["roles"], "label": None}
@@ -173,8 +173,6 @@ def predict_file(model: Model, path: Path) -> tuple[Examples, list[dict[str, Any
 
 def compare(one: str | Path, other: str | Path) -> dict[str, Any]:
     """Paired bootstrap of two runs' answering models on the dev examples they share."""
-    from bertvision.metrics.intervals import compare as paired
-
     sides = []
     for reference in (one, other):
         run, mark = open_run(reference)
