@@ -70,7 +70,9 @@ def summary(run: Any) -> dict[str, Any]:
         dev = run.predictions(entry["epoch"])["dev"]
         models = {"encoder": "encoder", "selected": entry["selected"], "best_head": entry["best_head"]}
         draws = {
-            role: np.round(resampled(dev["outputs"][name], dev["targets"], metric)[:KEPT_RESAMPLES], 4).tolist()
+            role: np.round(
+                resampled(dev["outputs"][name], dev["targets"], metric)[:KEPT_RESAMPLES].astype(float), 4
+            ).tolist()
             for role, name in models.items()
             if name
         }
@@ -81,7 +83,7 @@ def summary(run: Any) -> dict[str, Any]:
             {"epoch": entry["epoch"], "costs": costs, "pairs": entry["pairs"], **models, **kept, "draws": draws}
         )
     return {
-        "options": info["options"], "metric": metric, "selected": scores["selected"], "costs": info["costs"],
+        "options": {k: v for k, v in info["options"].items() if k not in ("out", "data")}, "metric": metric, "selected": scores["selected"], "costs": info["costs"],
         "parameters": info["parameters"], "versions": info["versions"], "marks": marks,
     }  # fmt: skip
 
