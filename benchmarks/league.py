@@ -64,6 +64,7 @@ def run(task: str, seed: int, plan: str, data: str, backbone: str) -> None:
 def summary(run: Any) -> dict[str, Any]:
     """Scores and costs, and the resampled dev scores of encoder, best head and selection for paired intervals."""
     scores, info = run.scores, run.info
+    options = {name: value for name, value in info["options"].items() if name not in ("out", "data")}
     metric = scores["metric"]
     marks = []
     for entry in scores["marks"]:
@@ -83,7 +84,7 @@ def summary(run: Any) -> dict[str, Any]:
             {"epoch": entry["epoch"], "costs": costs, "pairs": entry["pairs"], **models, **kept, "draws": draws}
         )
     return {
-        "options": {k: v for k, v in info["options"].items() if k not in ("out", "data")}, "metric": metric, "selected": scores["selected"], "costs": info["costs"],
+        "options": options, "metric": metric, "selected": scores["selected"], "costs": info["costs"],
         "parameters": info["parameters"], "versions": info["versions"], "marks": marks,
     }  # fmt: skip
 
