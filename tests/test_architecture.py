@@ -11,11 +11,11 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "bertvision"
 FAMILIES = ("tasks", "backbones", "heads", "metrics")
 LEVELS = [
-    ("errors", "types", "registry", "options", "progress", "randomness", "kinds", "states", "runs"),
+    ("errors", "types", "registry", "options", "progress", "randomness", "kinds", "states", "spans", "runs"),
     FAMILIES,
     ("ensembling",),
     ("training",),
-    ("model", "show"),
+    ("model", "evaluation", "show"),
     ("cli",),
     ("__init__", "__main__"),
 ]

@@ -47,13 +47,13 @@ def load(run: str | Path, model: str | None = None) -> "Model":
 
 def evaluate(run: str | Path, **where: Any) -> dict[str, Any]:
     """Scores of every model of a run on its dev data, on `data=FOLDER` or on `dev=FILE`."""
-    from bertvision.model import evaluate as evaluate_run
+    from bertvision.evaluation import evaluate as evaluate_run
 
     return evaluate_run(run, **where)
 
 
 def compare(one: str | Path, other: str | Path) -> dict[str, Any]:
     """Paired bootstrap: how much the second run scores above the first, on the same dev examples."""
-    from bertvision.model import compare as compare_runs
+    from bertvision.evaluation import compare as compare_runs
 
     return compare_runs(one, other)

@@ -7,20 +7,20 @@ import numpy as np
 
 MOST_ROUNDS = 20
 
-Outputs = dict[str, np.ndarray]  # model -> predictions (N, C)
+Outputs = dict[str, np.ndarray]  # model -> predictions (W, C), or for spans (all tokens, 2)
 
 
-def combine(outputs: Outputs, weights: dict[str, float], rule: str) -> np.ndarray:
-    """Members' predictions as one, (N, C). `max` is element-wise, then classes are made to sum to one again."""
+def combine(outputs: Outputs, weights: dict[str, float], rule: str, kind: str) -> np.ndarray:
+    """Members' predictions as one. `max` is element-wise, then classes are made to sum to one again."""
     members = np.stack([outputs[name] for name in weights])
     if rule == "max":
         highest = members.max(0)
-        return highest / highest.sum(1, keepdims=True) if highest.shape[1] > 1 else highest
+        return highest / highest.sum(1, keepdims=True) if kind == "class" else highest
     shares = np.array(list(weights.values())) / sum(weights.values())
     return np.tensordot(shares, members, 1)
 
 
-def greedy(outputs: Outputs, goodness: Callable[[np.ndarray], tuple[float, ...]]) -> dict[str, float]:
+def greedy(outputs: Outputs, goodness: Callable[[np.ndarray], float]) -> dict[str, float]:
     """Forward selection with replacement (Caruana et al. 2004): member -> weight.
 
     From the best single model on, whichever addition helps most is averaged in, until none helps.

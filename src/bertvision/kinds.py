@@ -13,7 +13,7 @@ class Kind:
     """How one kind of answer is learned and read."""
 
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # logits (B, C), targets (B,) -> mean loss
-    outputs: Callable[[torch.Tensor, "Scale"], np.ndarray]  # logits (N, C) -> predictions (N, C)
+    outputs: Callable[[torch.Tensor, "Scale"], torch.Tensor]  # logits (B, C) -> predictions (B, C)
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,32 @@ class Scale:
         return torch.from_numpy((targets - self.mean) / self.deviation).float()
 
 
-def _probabilities(logits: torch.Tensor, scale: Scale) -> np.ndarray:
-    return logits.double().softmax(-1).numpy()
+def confined(logits: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor:
+    """Logits of spans, (B, T, 2), with no chance outside `places` (B, T); logits of other kinds as they are."""
+    return logits if places is None else logits.masked_fill(~places[..., None], -torch.inf)
 
 
-def _values(logits: torch.Tensor, scale: Scale) -> np.ndarray:
-    return logits.double().numpy() * scale.deviation + scale.mean
+def _probabilities(logits: torch.Tensor, scale: Scale) -> torch.Tensor:
+    return logits.double().softmax(-1)
+
+
+def _values(logits: torch.Tensor, scale: Scale) -> torch.Tensor:
+    return logits.double() * scale.deviation + scale.mean
+
+
+def _span_probabilities(logits: torch.Tensor, scale: Scale) -> torch.Tensor:
+    """(B, T, 2): over the tokens of a window, for start and end by themselves."""
+    return logits.float().softmax(1)
+
+
+def _span_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Logits (B, T, 2), targets (B, 2): the token where the answer starts and the one where it ends."""
+    starts, ends = logits.unbind(-1)
+    return (functional.cross_entropy(starts, targets[:, 0]) + functional.cross_entropy(ends, targets[:, 1])) / 2
 
 
 KINDS = {
     "class": Kind(functional.cross_entropy, _probabilities),
     "score": Kind(lambda logits, targets: functional.mse_loss(logits.squeeze(-1), targets), _values),
+    "span": Kind(_span_loss, _span_probabilities),
 }

@@ -1,7 +1,6 @@
 """What a user keeps: a model loaded from a run directory, which answers new texts."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,21 @@ from bertvision.backbones import encoder as backbone_family
 from bertvision.ensembling import Outputs
 from bertvision.errors import UserError
 from bertvision.heads.base import Shape
-from bertvision.kinds import KINDS, Scale
+from bertvision.kinds import Scale
 from bertvision.metrics.glue import decide
-from bertvision.metrics.intervals import compare as paired
 from bertvision.options import FitOptions
 from bertvision.progress import Progress
 from bertvision.registry import unknown
 from bertvision.runs import open_run
-from bertvision.tasks import load as load_task
+from bertvision.spans import ALTERNATIVES, best_spans, n_best
 from bertvision.tasks import tasks
 from bertvision.tasks.reading import read_text
+from bertvision.training.answering import answer
 from bertvision.training.checkpoints import load_ensembles, load_heads
-from bertvision.training.collect import Encoded, collect, collect_separate, encode
-from bertvision.training.heads import predict
-from bertvision.training.selection import Ensemble, score_all
-from bertvision.training.setting import HELD_OUT, parts_of
+from bertvision.training.collect import Encoded, Tick, encode
+from bertvision.training.judging import RAW_THRESHOLD, per_example
+from bertvision.training.selection import Ensemble
+from bertvision.training.setting import HELD_OUT
 from bertvision.types import Examples
 
 CHUNK = 2048  # examples answered at a time
@@ -52,19 +51,31 @@ class Model:
         if not everything:
             self.models = {self.name: self.models[self.name]}
         members = {member for ensemble in self.models.values() for member in ensemble.weights}
-        shape = Shape(**self.info["shape"])
-        self.heads, self.ways = load_heads(folder, shape, sorted(members - {"encoder"}))
-        self.encoder = backbone_family.load(str(folder / "encoder"), shape.outputs, 0, pooled=shape.pooled)
+        self.shape = Shape(**self.info["shape"])
+        self.heads, self.ways = load_heads(folder, self.shape, sorted(members - {"encoder"}))
+        self.encoder = backbone_family.load(
+            str(folder / "encoder"), self.shape.outputs, 0, span=self.shape.span, pooled=self.shape.pooled
+        )
         device = "cuda" if torch.cuda.is_available() else "cpu"
         for module in (self.encoder, *self.heads.values()):
             module.to(device).eval()
         self.progress = Progress(quiet=True)
-        self.pairs, self.kind = shape.pairs, KINDS[self.info["kind"]]
+        self.pairs, self.kind = self.shape.pairs, str(self.info["kind"])
+        self.windowed = bool(self.info.get("windowed"))
+        self.thresholds: dict[str, float | None] = entry.get("null_thresholds") or dict.fromkeys(self.models)
         self.scale, self.labels = Scale(**self.info["scale"]), tuple(self.info["labels"])
         self.options = FitOptions(**self.info["options"])
 
-    def predict(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Per text (or pair of texts): `label` and `probabilities`, or `score`."""
+    def predict(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        *,
+        top: int = 1,
+        null_threshold: float | None = None,
+    ) -> list[dict[str, Any]]:
+        """Per text (or pair of texts): `label` and `probabilities`, or `score`, or for a question and its context
+        `answer` (empty: none), where it stands, and the `top` best alternatives."""
         if (pairs is not None) != self.pairs:
             wants = "two texts per example" if self.pairs else "one text per example"
             raise UserError(f"The run '{self.run.path}' was trained on {wants}.")
@@ -74,7 +85,10 @@ class Model:
             raise UserError(f"{len(texts)} first texts but {len(pairs)} second texts.")
         if not texts:
             return []
-        outputs = self.outputs(Examples(list(texts), list(pairs) if pairs is not None else None, None))[self.name]
+        examples = Examples(list(texts), list(pairs) if pairs is not None else None, None)
+        if self.shape.span:
+            return self._answers(examples, top, null_threshold)
+        outputs = self.outputs(examples)[self.name]
         if not self.labels:
             return [{"score": float(value)} for value in outputs[:, 0]]
         return [
@@ -85,33 +99,59 @@ class Model:
             for choice, row in zip(decide(outputs), outputs, strict=True)
         ]
 
+    def _answers(self, examples: Examples, top: int, null_threshold: float | None) -> list[dict[str, Any]]:
+        assert examples.pairs is not None
+        for row, (question, context) in enumerate(zip(examples.texts, examples.pairs, strict=True), 1):
+            if not question.strip() or not context.strip():
+                raise UserError(f"The {'context' if question.strip() else 'question'} of pair {row} is empty.")
+        threshold = self.thresholds[self.name] if null_threshold is None else null_threshold
+        threshold = RAW_THRESHOLD if threshold is None else threshold
+        found: list[dict[str, Any]] = []
+        for part, encoded, outputs in self._parts(examples):
+            spans = best_spans(outputs[self.name], encoded.together, self.options.answer_length, ALTERNATIVES)
+            for row, null in enumerate(spans.null_probabilities):
+                assert part.pairs is not None
+                share, answers = n_best(spans, row, part.pairs[row], top)
+                unanswered = bool(null > threshold) or not answers
+                best = {"answer": "", "start": None, "end": None, "probability": share} if unanswered else answers[0]
+                # Against the best answer alone, which is what the threshold is about.
+                found.append({**best, "no_answer": float(null), "threshold": threshold, "alternatives": answers})
+        return found
+
     def outputs(self, examples: Examples) -> Outputs:
-        """Predictions (N, C) of every loaded model; in parts, so that memory does not grow with the examples."""
-        parts, cut = [], 0
-        with self.progress.bar("predict", len(examples)) as bar:
-            for first in range(0, len(examples), CHUNK):
-                rows = range(first, min(first + CHUNK, len(examples)))
-                encoded = encode(self.encoder, examples.take(rows), self.options.max_length)
-                members = self._members(encoded)
-                parts.append({name: ensemble.of(members) for name, ensemble in self.models.items()})
-                cut += encoded.together.truncated
-                bar.tick(len(rows))
-        if cut:
-            self.progress.say(f"{cut} of {len(examples)} examples were too long and were cut")
+        """Predictions (N, C) per example of every loaded model."""
+        parts = [
+            {name: per_example(values, encoded.together) for name, values in outputs.items()}
+            for _, encoded, outputs in self._parts(examples)
+        ]
         return {name: np.concatenate([part[name] for part in parts]) for name in self.models}
 
-    def _members(self, encoded: Encoded) -> Outputs:
+    def _parts(self, examples: Examples) -> Iterator[tuple[Examples, Encoded, Outputs]]:
+        """(examples, their windows, each model's outputs) in parts, so that memory does not grow with the examples."""
+        cut = 0
+        with self.progress.bar("predict", len(examples)) as bar:
+            for first in range(0, len(examples), CHUNK):
+                part = examples.take(range(first, min(first + CHUNK, len(examples))))
+                encoded = encode(self.encoder, part, self.options, self.windowed)
+                yield part, encoded, self.outputs_of(encoded)
+                cut += encoded.together.truncated
+                bar.tick(len(part))
+        if cut:
+            self.progress.say(f"{cut} of {len(examples)} examples were too long and were cut")
+
+    def outputs_of(self, encoded: Encoded, tick: Tick = lambda windows: None) -> Outputs:
+        """What every loaded model says about windows or tokens that are encoded already."""
+        members = self._members(encoded, tick)
+        return {name: model.of(members, self.kind) for name, model in self.models.items()}
+
+    def _members(self, encoded: Encoded, tick: Tick) -> Outputs:
         answers: Outputs = {}
-        joint = {name: head for name, head in self.heads.items() if self.ways[name] == "joint"}
-        separate = {name: head for name, head in self.heads.items() if self.ways[name] == "separate"}
-        # The encoder's own answer is a by-product of the joint pass; without a need for either, skip it.
-        if joint or any("encoder" in ensemble.weights for ensemble in self.models.values()):
-            logits, states = collect(self.encoder, encoded)
-            answers["encoder"] = self.kind.outputs(logits, self.scale)
-            answers |= {n: self.kind.outputs(v, self.scale) for n, v in predict(joint, states).items()}
-        if separate:
-            states = collect_separate(self.encoder, encoded)
-            answers |= {n: self.kind.outputs(v, self.scale) for n, v in predict(separate, states).items()}
+        for way in ("joint", "separate"):
+            heads = {name: head for name, head in self.heads.items() if self.ways[name] == way}
+            # The encoder's own answer is a by-product of the joint pass; without a need for either, skip it.
+            asked = way == "joint" and any("encoder" in ensemble.weights for ensemble in self.models.values())
+            if heads or asked:
+                answers |= answer(self.encoder, encoded, way, heads, self.shape, self.kind, self.scale, tick)
         return answers
 
 
@@ -120,46 +160,7 @@ def load(reference: str | Path, model: str | None = None) -> Model:
     return Model(reference, model)
 
 
-def evaluate(
-    reference: str | Path, data: str | None = None, dev: str | None = None, progress: Progress | None = None
-) -> dict[str, Any]:
-    """Scores of every model of a run at its mark: on the run's own dev data, on --data, or on one file."""
-    model = Model(reference, everything=True)
-    model.progress = progress or model.progress
-    parts = _dev_parts(model, data, dev)
-    result: dict[str, Any] = {
-        "run": str(model.run.path),
-        "mark": model.mark,
-        "task": model.options.task,
-        "metric": model.info["metrics"][0],
-        "selected": model.name,
-    }
-    for name, examples in parts.items():
-        outputs = model.outputs(examples)
-        assert examples.targets is not None
-        result[name] = score_all(outputs, examples.targets, tuple(model.info["metrics"]))
-    return result
-
-
-def _dev_parts(model: Model, data: str | None, dev: str | None) -> dict[str, Examples]:
-    if dev is not None:
-        if data is not None:
-            raise UserError("Give --data or --dev, not both.")
-        examples = tasks[model.options.task].read(Path(dev), model.info["roles"], model.labels)
-        if examples.targets is None:
-            raise UserError(f"'{dev}' has no column '{model.info['roles']['label']}' to score against.")
-        return {"dev": examples}
-    options = replace(model.options, data=data or model.options.data)
-    parts = parts_of(load_task(options), options)
-    parts = {name: part for name, part in parts.items() if name not in ("train", HELD_OUT)}
-    for name, part in parts.items():
-        # Rows that were dev when the run was made may be others now, and others may have been trained on.
-        if data is None and part.digest() != model.info["data"][name]["sha256"]:
-            raise UserError(f"The run's {name} data has changed since. Give the file or folder to score on.")
-    return parts
-
-
-def predict_file(model: Model, path: Path) -> tuple[Examples, list[dict[str, Any]]]:
+def predict_file(model: Model, path: Path, **options: Any) -> tuple[Examples, list[dict[str, Any]]]:
     """Texts of a table file with the run's columns, or of a .txt file (one per line), and the answers."""
     if path.suffix == ".txt" and not model.pairs:
         examples = Examples([line for line in read_text(path).splitlines() if line.strip()], None, None)
@@ -168,30 +169,4 @@ def predict_file(model: Model, path: Path) -> tuple[Examples, list[dict[str, Any
         examples = tasks[model.options.task].read(path, roles, model.labels)
     if not len(examples):
         raise UserError(f"'{path}' has no texts.")
-    return examples, model.predict(examples.texts, examples.pairs)
-
-
-def compare(one: str | Path, other: str | Path) -> dict[str, Any]:
-    """Paired bootstrap of two runs' answering models on the dev examples they share."""
-    sides = []
-    for reference in (one, other):
-        run, mark = open_run(reference)
-        sides.append((run, mark, run.mark(mark)["selected"], run.predictions(mark)))
-    (run_a, mark_a, name_a, parts_a), (run_b, mark_b, name_b, parts_b) = sides
-    result: dict[str, Any] = {
-        "a": {"run": str(run_a.path), "mark": mark_a, "model": name_a},
-        "b": {"run": str(run_b.path), "mark": mark_b, "model": name_b},
-        "metric": run_a.info["metrics"][0],
-    }
-    for split in parts_a:
-        same = run_a.info["data"].get(split, {}).get("sha256") == run_b.info["data"].get(split, {}).get("sha256")
-        if split == HELD_OUT or not same or run_a.info["metrics"] != run_b.info["metrics"]:
-            continue
-        a, b = parts_a[split]["outputs"][name_a], parts_b[split]["outputs"][name_b]
-        targets: np.ndarray = parts_a[split]["targets"]
-        values = {"a": run_a.mark(mark_a)[split][name_a], "b": run_b.mark(mark_b)[split][name_b]}
-        differences = {m: paired(a, b, targets, m).as_dict() for m in run_a.info["metrics"]}
-        result[split] = {**values, "difference": differences}
-    if not any(split in result for split in parts_a):
-        raise UserError(f"'{run_a.path}' and '{run_b.path}' share no dev examples: they cannot be compared.")
-    return result
+    return examples, model.predict(examples.texts, examples.pairs, **options)

@@ -9,6 +9,7 @@ from bertvision.errors import UserError
 PAIRS = ("joint", "separate", "auto")
 SCHEDULES = ("linear", "constant")
 STARTS = ("scratch", "ridden")
+DECODINGS = ("span", "argmax")
 
 
 def option(default: Any, help: str) -> Any:
@@ -19,13 +20,17 @@ def option(default: Any, help: str) -> Any:
 class FitOptions:
     """The options of one run; `replace(options, seed=1)` is how a sweep is written."""
 
-    task: str = option("table", "A GLUE task, `table` for your own file, or `demo`. `bertvision ls tasks` lists all.")
+    task: str = option(
+        "table", "A GLUE task, `squad2`, `table` for your own file, or `demo`. `bertvision ls tasks` lists all."
+    )
     data: str | None = option(
         None, "Folder with the task's files (or the folder above it). Without it: the Hugging Face hub."
     )
-    train: str | None = option(None, "Task `table`: CSV, TSV, JSONL or Parquet file to train on.")
+    train: str | None = option(
+        None, "Task `table`: CSV, TSV, JSONL or Parquet file to train on; `squad2`: a SQuAD JSON file."
+    )
     dev: str | None = option(
-        None, "Task `table`: file to report on. Without it a tenth of train is set aside for that."
+        None, "File to report on, like --train. Task `table` without it: a tenth of train is set aside for that."
     )
     text: str | None = option(
         None,
@@ -38,12 +43,17 @@ class FitOptions:
     kind: str | None = option(
         None, "Task `table`: `class` or `score`. Default: inferred from the label column, and said."
     )
+    strict: bool = option(
+        False, "Tasks `squad2...`: stop at an answer whose offset does not match the text, instead of counting it."
+    )
     backbone: str = option("minilm-l6", "An encoder: a name of `bertvision ls backbones`, a hub name or a folder.")
     heads: str = option(
         "default",
         "Heads to train beside the encoder: names or sets of `bertvision ls heads`, comma-separated, or `none`. Sets: default, paper, ours, all.",
     )
-    polish: int = option(8, "Epochs of head training on a clean pass at each mark; 0 switches polishing off.")
+    polish: int | None = option(
+        None, "Epochs of head training on a clean pass at each mark; 0 switches polishing off. Default: 8, for spans 2."
+    )
     polish_from: str = option(
         "scratch", "Start of polished heads: `scratch`, or `ridden`: where they are at that mark."
     )
@@ -63,7 +73,19 @@ class FitOptions:
         None, "Peak learning rate of the encoder. Default: 1e-4 for encoders narrower than 512 features, else 3e-5."
     )
     head_lr: float = option(1e-3, "Peak learning rate of the heads.")
-    max_length: int = option(256, "Tokens per example at most; longer ones are cut, counted and said.")
+    max_length: int | None = option(
+        None,
+        "Tokens per example at most; longer ones are cut, counted and said, but `squad2...` splits them into windows. Default: 256, for `squad2...` 386.",
+    )
+    stride: int = option(128, "Tasks `squad2...`: tokens by which the windows of one context overlap.")
+    answer_length: int = option(30, "Task `squad2`: tokens of an answer at most.")
+    null_threshold: float | None = option(
+        None,
+        "Task `squad2`: say there is no answer where its probability is above this. Default: tuned on held-out data, per model.",
+    )
+    decoding: str = option(
+        "span", "Task `squad2`: `span`: the best start and end together; `argmax`: each by itself, as the paper did."
+    )
     freeze: str | None = option(
         None,
         "Leave part of the encoder as it is: `embeddings`, a number N (embeddings and the first N layers), or `all`.",
@@ -83,13 +105,14 @@ class FitOptions:
         one_of("--pairs", self.pairs, PAIRS)
         one_of("--polish-from", self.polish_from, STARTS)
         one_of("--schedule", self.schedule, SCHEDULES)
+        one_of("--decoding", self.decoding, DECODINGS)
         if self.kind is not None:
             one_of("--kind", self.kind, ("class", "score"))
-        for name in ("batch_size", "max_length", "accumulate", "limit", "dev_limit"):
+        for name in ("batch_size", "max_length", "answer_length", "accumulate", "limit", "dev_limit"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{flag(name)} {value} must be at least 1.")
-        for name in ("polish", "lr", "head_lr", "clip", "seed"):
+        for name in ("polish", "stride", "null_threshold", "lr", "head_lr", "clip", "seed"):
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise UserError(f"{flag(name)} {getattr(self, name)} must not be negative.")

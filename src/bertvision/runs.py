@@ -21,6 +21,8 @@ from typing import Any
 from bertvision.errors import UserError
 from bertvision.registry import unknown
 
+ANSWER = "answer: "  # begins the name of a column with a model's answers in words
+
 
 class Run:
     """A run directory, finished or not."""
@@ -55,7 +57,7 @@ class Run:
         splits: dict[str, dict[str, Any]] = {}
         for split in dict.fromkeys(table["split"].to_pylist()):
             part = table.filter(pyarrow.compute.equal(table["split"], split))
-            names = [name for name in part.column_names if name not in ("split", "row", "target")]
+            names = [n for n in part.column_names if n not in ("split", "row", "target") and not n.startswith(ANSWER)]
             outputs = {name: np.stack(part[name].to_numpy(zero_copy_only=False)) for name in names}
             splits[split] = {"targets": part["target"].to_numpy(), "outputs": outputs}
         return splits
@@ -178,15 +180,15 @@ def saving_state(run: Run, step: int) -> Iterator[Path]:
             shutil.rmtree(path)
 
 
-def write_predictions(path: Path, outputs: dict[str, dict[str, Any]], targets: dict[str, Any]) -> None:
-    """split -> model -> (N, C), as one Parquet table: a row per example, a column per model."""
+def write_predictions(path: Path, splits: dict[str, dict[str, Any]]) -> None:
+    """split -> column -> a value per example, as one Parquet table: a row per example, a column per model."""
     import pyarrow
     import pyarrow.parquet
 
     tables = []
-    for split, models in outputs.items():
-        columns = {"split": [split] * len(targets[split]), "row": range(len(targets[split])), "target": targets[split]}
-        tables.append(pyarrow.table(columns | {name: list(values) for name, values in models.items()}))
+    for split, columns in splits.items():
+        count = len(columns["target"])
+        tables.append(pyarrow.table({"split": [split] * count, "row": range(count)} | columns))
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + ".tmp")
     pyarrow.parquet.write_table(pyarrow.concat_tables(tables), aside)

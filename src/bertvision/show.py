@@ -10,6 +10,7 @@ from bertvision.errors import UserError
 from bertvision.runs import Run
 
 BAR = 24
+AROUND = 120  # characters of context shown on either side of an answer
 
 
 def run(finished: Run) -> None:
@@ -76,7 +77,7 @@ def evaluation(result: dict[str, Any]) -> None:
         )
         board.add_column("model")
         for metric in first:
-            board.add_column(f"{metric} [95%]", justify="right")
+            board.add_column(rf"{metric} \[95%]", justify="right")
         for name, found in result[split].items():
             cells = [f"{s['value']:.3f} [{s['low']:.3f}, {s['high']:.3f}]" for s in found.values()]
             board.add_row(
@@ -114,6 +115,32 @@ def predictions(rows: list[dict[str, Any]], path: str, mark: str, model: str) ->
         else:
             board.add_row(*texts, escape(row["label"]), f"{row['probabilities'][row['label']]:.3f}")
     Console().print(board)
+
+
+def answers(rows: list[dict[str, Any]], path: str, mark: str, model: str) -> None:
+    """Each question with its answer highlighted where it stands, and what else was thought of."""
+    console = Console()
+    console.print(escape(f"{path} at {mark}, {model}"), style="italic", highlight=False)
+    for row in rows:
+        console.print(f"\n[bold]{escape(row['question'])}[/]", highlight=False)
+        if row["answer"]:
+            context, start, end = row["context"], row["start"], row["end"]
+            before, after = context[max(0, start - AROUND) : start], context[end : end + AROUND]
+            left, right = "…" * (start > AROUND), "…" * (end + AROUND < len(context))
+            console.print(
+                f"  {left}{escape(before)}[bold green]{escape(row['answer'])}[/]{escape(after)}{right}", highlight=False
+            )
+            console.print(f"  characters {start} to {end}, probability {row['probability']:.2f}", highlight=False)
+        else:
+            console.print("  [yellow]the text does not answer this[/]", highlight=False)
+        others = [o for o in row["alternatives"] if o["start"] != row["start"] or o["end"] != row["end"]]
+        listed = "; ".join(f"{escape(str(o['answer']))} ({o['probability']:.2f})" for o in others)
+        console.print(
+            f"  no answer against the best one: {row['no_answer']:.2f} (limit {row['threshold']:.2f})"
+            + (f"; also: {listed}" if listed else ""),
+            highlight=False,
+            style="dim",
+        )
 
 
 def listing(what: str) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from torch.nn import functional
 SINGLE_VIEWS = ("cls", "mean")
 PAIR_VIEWS = ("cls", "mean", "first", "second")
 DERIVED_VIEWS = ("difference", "product")
+TOKENS = ("tokens",)
 
 
 def views_of(pairs: bool) -> tuple[str, ...]:
@@ -23,11 +24,14 @@ def views_of(pairs: bool) -> tuple[str, ...]:
 
 @dataclass
 class HiddenStates:
-    """Layers (B, L, T, D), the pooler's output (B, D) where the backbone has one, and what stands along T."""
+    """Layers (B, L, T, D), the pooler's output (B, D) where the backbone has one, and what stands along T: views or,
+    for spans, the tokens themselves, zero in padding, with the places (B, T) where an answer may start or end."""
 
     layers: Tensor
     views: tuple[str, ...]
     pooled: Tensor | None = None
+    mask: Tensor | None = None  # (B, T) which tokens are not padding
+    places: Tensor | None = None
     _ready: dict[object, Tensor] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
@@ -38,7 +42,16 @@ class HiddenStates:
 
     def to(self, device: torch.device) -> "HiddenStates":
         pooled = self.pooled.to(device) if self.pooled is not None else None
-        return HiddenStates(self.layers.to(device), self.views, pooled)
+        mask, places = (value.to(device) if value is not None else None for value in (self.mask, self.places))
+        return HiddenStates(self.layers.to(device), self.views, pooled, mask, places)
+
+    def tokens(self, normalised: bool) -> Tensor:
+        """Every token of every layer, (B, L, T, D), optionally each with mean 0 and deviation 1 over features."""
+        if not normalised:
+            return self.layers
+        if "tokens" not in self._ready:
+            self._ready["tokens"] = functional.layer_norm(self.layers, self.layers.shape[-1:])
+        return self._ready["tokens"]
 
     def read(self, views: Sequence[str], normalised: bool) -> Tensor:
         """The named views of every layer, (B, L, V, D), optionally each with mean 0 and deviation 1 over features."""

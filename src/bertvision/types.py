@@ -1,14 +1,35 @@
 """The values that tasks, training and models hand to one another. No torch here: reading data needs none.
 
 Dimensions everywhere: B batch, L layers (layer 0 is the embedding output), T tokens (or pooled views), D features,
-C outputs (classes, or 1 for a score), N examples.
+C outputs (classes, 1 for a score, 2 for a span's start and end), N examples, W windows (pieces of examples that
+fit the encoder; one per example except for questions on long contexts).
 """
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
+
+
+class Answer(NamedTuple):
+    """A piece of a context: context[start : start + len(text)] == text."""
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What is known of each row where the pair is a question and a context to look for the answer in."""
+
+    ids: list[str]
+    articles: list[str]  # rows of one article are kept together when some are held out
+    answers: list[tuple[Answer, ...]]  # all that count as right; none: the context does not answer the question
+
+    def take(self, rows: Sequence[int] | np.ndarray) -> "Questions":
+        return Questions([self.ids[i] for i in rows], [self.articles[i] for i in rows], [self.answers[i] for i in rows])
 
 
 @dataclass(frozen=True)
@@ -17,7 +38,8 @@ class Examples:
 
     texts: list[str]
     pairs: list[str] | None
-    targets: np.ndarray | None  # (N,) int64 for kind class, float64 for kind score
+    targets: np.ndarray | None  # (N,) int64 for kind class, float64 for kind score; for questions 1: answerable
+    questions: Questions | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -27,6 +49,7 @@ class Examples:
             [self.texts[i] for i in rows],
             [self.pairs[i] for i in rows] if self.pairs is not None else None,
             self.targets[np.asarray(rows, dtype=np.int64)] if self.targets is not None else None,
+            self.questions.take(rows) if self.questions is not None else None,
         )
 
     def digests(self) -> list[bytes]:
@@ -42,7 +65,30 @@ class Examples:
         total = hashlib.sha256(b"".join(self.digests()))
         if self.targets is not None:
             total.update(self.targets.tobytes())
+        if self.questions is not None:
+            total.update(repr((self.questions.ids, self.questions.answers)).encode("utf-8", "surrogatepass"))
         return total.hexdigest()
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Tokenised examples: window i is tokens[offsets[i]:offsets[i + 1]]."""
+
+    tokens: np.ndarray  # (all tokens,) int32
+    types: np.ndarray  # token types, for encoders that have them
+    segments: np.ndarray  # 1 in the first text, 2 in the second, 0 in special tokens
+    offsets: np.ndarray  # (W + 1,)
+    truncated: int  # how many examples were longer than allowed
+    examples: np.ndarray  # (W,) the example that each window is a piece of, ascending
+    characters: np.ndarray | None = None  # (all tokens, 2) where a context's token starts and ends in its text
+    answers: np.ndarray | None = None  # (W, 2) first and last token of the answer; 0, 0 ([CLS]) where it is not here
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
 
 
 @dataclass(frozen=True)
@@ -50,7 +96,7 @@ class Dataset:
     """What a task gives: examples to train on, one or more dev splits to report on, and how to score."""
 
     task: str
-    kind: str  # "class" or "score"
+    kind: str  # "class", "score" or "span"
     labels: tuple[str, ...]  # class names in index order; empty for scores
     metrics: tuple[str, ...]  # the first is the primary one, which every choice goes by
     train: Examples
@@ -60,4 +106,4 @@ class Dataset:
 
     @property
     def outputs(self) -> int:
-        return len(self.labels) or 1
+        return 2 if self.kind == "span" else len(self.labels) or 1

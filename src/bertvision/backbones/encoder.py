@@ -13,31 +13,19 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 from transformers.utils import logging as transformers_logging
 
 from bertvision.backbones import backbones
+from bertvision.backbones.windows import windowed
 from bertvision.errors import UserError
 from bertvision.registry import unknown
-from bertvision.types import Examples
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Tokenised examples, un-padded: row i is tokens[offsets[i]:offsets[i + 1]]."""
-
-    tokens: np.ndarray  # (all tokens,) int32
-    types: np.ndarray  # token types, for encoders that have them
-    segments: np.ndarray  # 1 in the first text, 2 in the second, 0 in special tokens
-    offsets: np.ndarray  # (N + 1,)
-    truncated: int  # how many examples were longer than allowed
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return np.diff(self.offsets)
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
+from bertvision.types import Examples, Windows
 
 
 @dataclass(frozen=True)
@@ -48,9 +36,16 @@ class Batch:
     mask: Tensor
     segments: Tensor
 
+    @property
+    def places(self) -> Tensor:
+        """Where an answer may start or end, (B, T): in the second text or, for no answer, at the first token."""
+        places = self.segments == 2
+        places[:, 0] = True
+        return places
+
 
 class Encoder(nn.Module):
-    """tokens -> (logits (B, C), L x (B, T, D) hidden states, pooled (B, D) or None)."""
+    """tokens -> (logits (B, C) or for spans (B, T, 2), L x (B, T, D) hidden states, pooled (B, D) or None)."""
 
     def __init__(self, model: Any, tokenizer: Any, pooled: bool) -> None:
         super().__init__()
@@ -67,6 +62,8 @@ class Encoder(nn.Module):
     def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, tuple[Tensor, ...], Tensor | None]:
         result = self.model(**inputs, output_hidden_states=True)
         pooled, self._pooler_output = self._pooler_output, None
+        if hasattr(result, "start_logits"):
+            return torch.stack([result.start_logits, result.end_logits], -1), result.hidden_states, pooled
         return result.logits, result.hidden_states, pooled
 
     @property
@@ -110,7 +107,12 @@ class Encoder(nn.Module):
             segments=_flat(([0 if s is None else s + 1 for s in encoding.sequence_ids] for encoding in found), np.int8),
             offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
             truncated=len(long),
+            examples=np.arange(len(found)),
         )
+
+    def encode_windows(self, examples: Examples, max_length: int, stride: int) -> Windows:
+        """Tokenise questions and contexts; a context that is too long becomes several windows."""
+        return windowed(self.tokenizer, examples, min(max_length, self.longest), stride)
 
     def batch(self, windows: Windows, rows: np.ndarray) -> Batch:
         """Pad the given windows to the longest among them."""
@@ -150,8 +152,9 @@ class Encoder(nn.Module):
         self.tokenizer.save_pretrained(folder)
 
 
-def load(name: str, outputs: int, seed: int, pooled: bool | None = None) -> Encoder:
-    """The backbone called `name` (registered, a folder, or on the hub) with an output layer of `outputs` logits.
+def load(name: str, outputs: int, seed: int, *, span: bool = False, pooled: bool | None = None) -> Encoder:
+    """The backbone called `name` (registered, a folder, or on the hub) with an output layer of `outputs` logits:
+    per text or, with `span`, per token.
 
     `pooled` says whether the pooler counts as trained, for checkpoints that were saved with a new one.
     """
@@ -165,7 +168,8 @@ def load(name: str, outputs: int, seed: int, pooled: bool | None = None) -> Enco
         with torch.random.fork_rng():
             torch.manual_seed(seed)  # the new output layer's weights
             # Encoders are often stored as float16, which trains badly and slowly: float32 whatever the file says.
-            model, report = AutoModelForSequenceClassification.from_pretrained(
+            kind = AutoModelForQuestionAnswering if span else AutoModelForSequenceClassification
+            model, report = kind.from_pretrained(
                 path, config=config, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
             )
         tokenizer = AutoTokenizer.from_pretrained(path, use_fast=True)

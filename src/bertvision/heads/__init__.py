@@ -15,41 +15,48 @@ class Recipe:
     build: Callable[[Shape], Head]
     source: str  # "paper" or "ours"
     about: str
-    pairs_only: bool = False
+    reads: str = "any"  # "texts", "pairs" (texts that come in pairs) or "tokens": what it cannot do without
+
+    def fits(self, shape: Shape) -> bool:
+        return {"any": True, "texts": not shape.span, "pairs": shape.pairs and not shape.span, "tokens": shape.span}[
+            self.reads
+        ]
 
 
 heads: Registry[Recipe] = Registry("head", __name__)
 
 SETS = {
     "default": (
-        "last-layer,learned-pooling,adapter-64-skip,last-layer-views,learned-pooling-views,adapter-64-views,cosines"
+        "last-layer,learned-pooling,adapter-64-skip,last-layer-views,learned-pooling-views,adapter-64-views,cosines,"
+        "learned-pooling-normalised,adapter-64-normalised,adapter-64-ngram"
     ),
 }
 
 
 def register(
-    name: str, source: str, about: str, *, pairs_only: bool = False
+    name: str, source: str, about: str, *, reads: str = "any"
 ) -> Callable[[Callable[[Shape], Head]], Callable[[Shape], Head]]:
     """Decorator: the function below builds the head called `name`."""
 
     def add(build: Callable[[Shape], Head]) -> Callable[[Shape], Head]:
-        heads.add(name, Recipe(build, source, about, pairs_only))
+        heads.add(name, Recipe(build, source, about, reads))
         return build
 
     return add
 
 
-def expand(asked: str, pairs: bool) -> list[str]:
-    """`--heads` as a list of names. A set leaves out what the data cannot feed; a name insists."""
+def expand(asked: str, shape: Shape) -> list[str]:
+    """`--heads` as a list of names. A set leaves out what the task cannot feed; a name insists."""
     names: list[str] = []
     for part in (part.strip() for part in asked.split(",")):
         if part in ("none", ""):
             continue
         if part in SETS or part in ("paper", "ours", "all"):
             members = SETS[part].split(",") if part in SETS else [n for n in heads if part in ("all", heads[n].source)]
-            names += [name for name in members if pairs or not heads[name].pairs_only]
-        elif heads[part].pairs_only and not pairs:
-            raise UserError(f"--heads: '{part}' compares two texts, but this task has one text per example.")
+            names += [name for name in members if heads[name].fits(shape)]
+        elif not heads[part].fits(shape):
+            needs = {"pairs": "two texts per example", "texts": "an answer per text", "tokens": "an answer per token"}
+            raise UserError(f"--heads: '{part}' is for tasks with {needs[heads[part].reads]}, which this one is not.")
         else:
             names.append(part)
     return list(dict.fromkeys(names))

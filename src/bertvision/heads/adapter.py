@@ -52,11 +52,39 @@ for _size in (64, 386):
     for _shared in (True, False):
         for _skip in (False, True):
             _name = f"adapter-{_size}" + ("" if _shared else "-per-layer") + ("-skip" if _skip else "")
-            _about = f"Linear to {_size} + GELU on each layer's [CLS], {'shared' if _shared else 'one per layer'}"
-            register(_name, "paper", _about + (", plus the last state" if _skip else ""))(
-                partial(paper_adapter, size=_size, shared=_shared, skip=_skip)
-            )
+            _about = f"Linear to {_size} + GELU on each layer's [CLS] (or tokens), "
+            _about += ("shared" if _shared else "one per layer") + (", plus the last state" if _skip else "")
+            register(_name, "paper", _about)(partial(paper_adapter, size=_size, shared=_shared, skip=_skip))
 
-register("adapter-64-views", "ours", "shared adapter of 64 on every view of every layer, normalised states")(
-    partial(adapter_views, size=64)
+register(
+    "adapter-64-views", "ours", "shared adapter of 64 on every view of every layer, normalised states", reads="texts"
+)(partial(adapter_views, size=64))
+
+
+@register(
+    "adapter-64-normalised", "ours", "shared adapter of 64 on every token's layers, normalised states", reads="tokens"
 )
+def adapter_normalised(shape: Shape) -> Head:
+    return Head(shape, Adapter(shape.layers, shape.features, 64, small=False), normalised=True, dropout=0.1)
+
+
+class Ngram(Body):
+    """The adapted layers of a token and of its neighbours, by a convolution over tokens: (B, L, T, D) -> (B, T, N)."""
+
+    neighbours = True
+
+    def __init__(self, shape: Shape, size: int, reach: int, width: int) -> None:
+        super().__init__()
+        self.adapter = Adapter(shape.layers, shape.features, size, small=False)
+        self.convolution = nn.Conv1d(self.adapter.width, width, reach, padding="same")
+        self.width = self.adapter.width + width
+
+    def forward(self, layers: Tensor, mask: Tensor) -> Tensor:
+        adapted = self.adapter(layers) * mask[..., None]
+        near = functional.gelu(self.convolution(adapted.transpose(1, 2))).transpose(1, 2)
+        return torch.cat([adapted, near], 2)
+
+
+@register("adapter-64-ngram", "ours", "the same with a convolution over five tokens beside it", reads="tokens")
+def adapter_ngram(shape: Shape) -> Head:
+    return Head(shape, Ngram(shape, size=64, reach=5, width=64), normalised=True, dropout=0.1)

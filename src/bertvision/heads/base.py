@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from bertvision.kinds import confined
 from bertvision.states import HiddenStates
 
 
@@ -17,16 +18,21 @@ class Shape:
     outputs: int  # C
     pairs: bool  # two texts per example?
     pooled: bool  # does the backbone have a trained pooler?
+    span: bool = False  # an answer per token instead of one per text?
 
 
 class Body(nn.Module):
     """(B, L, V, D) -> (B, V, width): what is done with the layers of one view."""
 
     width: int
+    neighbours = False  # does it look at the tokens beside? then it is given the mask too, to see where they end
 
 
 class Head(nn.Module):
-    """HiddenStates -> logits (B, C): views -> body -> dropout -> one linear layer over everything."""
+    """HiddenStates -> logits (B, C): views -> body -> dropout -> one linear layer over everything.
+
+    For spans every token is a view that is read out by itself, (B, T, 2).
+    """
 
     def __init__(
         self,
@@ -44,10 +50,17 @@ class Head(nn.Module):
         self.body, self.views, self.normalised, self.cosines, self.pooled = body, views, normalised, cosines, pooled
         self.lr_scale = lr_scale  # a head of eight parameters wants larger steps than one of a million
         self.dropout = nn.Dropout(dropout)
-        width = (len(views) * body.width if body else 0) + (shape.layers if cosines else 0)
+        self.span = shape.span
+        count = 1 if shape.span else len(views)
+        width = (count * body.width if body else 0) + (shape.layers if cosines else 0)
         self.output = nn.Linear(width, shape.outputs)
 
     def forward(self, states: HiddenStates) -> Tensor:
+        if self.span:
+            assert self.body is not None
+            tokens = states.tokens(self.normalised)
+            read = self.body(tokens, states.mask) if self.body.neighbours else self.body(tokens)  # (B, T, width)
+            return confined(self.output(self.dropout(read)), states.places)
         parts = []
         if self.body is not None:
             layers = states.read(self.views, self.normalised)  # (B, L, V, D)

@@ -44,32 +44,44 @@ def all_views(shape: Shape) -> tuple[str, ...]:
     return PAIR_VIEWS + DERIVED_VIEWS if shape.pairs else SINGLE_VIEWS
 
 
-@register("last-layer", "ours", "linear layer on the last layer's [CLS]: the usual probe, for comparison")
+@register("last-layer", "ours", "linear layer on the last layer's [CLS] (or tokens): the usual probe, for comparison")
 def last_layer(shape: Shape) -> Head:
     return Head(shape, LastLayer(shape))
 
 
-@register("learned-pooling", "paper", "learned weighted sum of all layers' [CLS]")
+@register("learned-pooling", "paper", "learned weighted sum of all layers' [CLS] (or tokens)")
 def learned_pooling(shape: Shape) -> Head:
     return Head(shape, LearnedPooling(shape.layers + shape.pooled, shape.features), pooled=shape.pooled)
 
 
-@register("average-pooling", "paper", "plain mean of all layers' [CLS]")
+@register("average-pooling", "paper", "plain mean of all layers' [CLS] (or tokens)")
 def average_pooling(shape: Shape) -> Head:
     return Head(shape, AveragePooling(shape), pooled=shape.pooled)
 
 
-@register("last-layer-views", "ours", "linear layer on every view of the last layer, as sentence encoders are used")
+@register(
+    "last-layer-views",
+    "ours",
+    "linear layer on every view of the last layer, as sentence encoders are used",
+    reads="texts",
+)
 def last_layer_views(shape: Shape) -> Head:
     return Head(shape, LastLayer(shape), views=all_views(shape), normalised=True, dropout=0.1)
 
 
-@register("learned-pooling-views", "ours", "learned weighted sum of all layers, every view, normalised states")
+@register(
+    "learned-pooling-views", "ours", "learned weighted sum of all layers, every view, normalised states", reads="texts"
+)
 def learned_pooling_views(shape: Shape) -> Head:
     body = LearnedPooling(shape.layers, shape.features)
     return Head(shape, body, views=all_views(shape), normalised=True, cosines=shape.pairs, dropout=0.1)
 
 
-@register("cosines", "ours", "linear layer on the two texts' cosine in each layer: L + 1 weights", pairs_only=True)
+@register("learned-pooling-normalised", "ours", "learned weighted sum of all layers, normalised states", reads="tokens")
+def learned_pooling_normalised(shape: Shape) -> Head:
+    return Head(shape, LearnedPooling(shape.layers, shape.features), normalised=True, dropout=0.1)
+
+
+@register("cosines", "ours", "linear layer on the two texts' cosine in each layer: L + 1 weights", reads="pairs")
 def cosines(shape: Shape) -> Head:
     return Head(shape, None, cosines=True, lr_scale=30)

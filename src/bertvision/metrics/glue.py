@@ -26,11 +26,6 @@ def decide(outputs: Array) -> Array:
     return outputs.argmax(1) if outputs.shape[1] > 1 else outputs[:, 0]
 
 
-def measure(outputs: Array, targets: Array, metric: str) -> float:
-    """The metric's value for predictions (N, C)."""
-    return METRICS[metric].value(decide(outputs), targets, outputs.shape[1])
-
-
 def _ratio(above: Array, below: Array) -> Array:
     return np.divide(above, below, out=np.zeros_like(below, dtype=float), where=below > 1e-12)
 

@@ -5,10 +5,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from bertvision.metrics.glue import METRICS, decide, measure
+from bertvision.metrics import glue, squad
 
 RESAMPLES = 1000
 LEVEL = 0.95
+TABLES = {"class": glue.METRICS, "score": glue.METRICS, "span": squad.METRICS}
 
 
 @dataclass(frozen=True)
@@ -23,23 +24,34 @@ class Score:
         return asdict(self)
 
 
-def score(outputs: np.ndarray, targets: np.ndarray, metric: str) -> Score:
+def measure(outputs: np.ndarray, targets: np.ndarray, metric: str, kind: str = "class") -> float:
+    """The metric's value for predictions (N, C); for spans these are qualities (metrics/squad.py)."""
+    return TABLES[kind][metric].value(_decide(outputs, kind), targets, outputs.shape[1])
+
+
+def score(outputs: np.ndarray, targets: np.ndarray, metric: str, kind: str = "class") -> Score:
     """Predictions (N, C) against targets (N,)."""
-    return Score(measure(outputs, targets, metric), *_interval(resampled(outputs, targets, metric)))
+    values = resampled(outputs, targets, metric, kind)
+    return Score(measure(outputs, targets, metric, kind), *_interval(values))
 
 
-def compare(one: np.ndarray, other: np.ndarray, targets: np.ndarray, metric: str) -> Score:
+def compare(one: np.ndarray, other: np.ndarray, targets: np.ndarray, metric: str, kind: str = "class") -> Score:
     """How much `other` scores above `one`: a paired bootstrap, both on the same resamples."""
-    difference = measure(other, targets, metric) - measure(one, targets, metric)
-    return Score(difference, *_interval(resampled(other, targets, metric) - resampled(one, targets, metric)))
+    difference = measure(other, targets, metric, kind) - measure(one, targets, metric, kind)
+    values = resampled(other, targets, metric, kind) - resampled(one, targets, metric, kind)
+    return Score(difference, *_interval(values))
 
 
-def resampled(outputs: np.ndarray, targets: np.ndarray, metric: str) -> np.ndarray:
+def resampled(outputs: np.ndarray, targets: np.ndarray, metric: str, kind: str = "class") -> np.ndarray:
     """The metric in each of the resamples, (R,); resample r is the same for every model."""
-    decisions = decide(outputs)
+    decisions = _decide(outputs, kind)
     blocks = (_weights(len(targets), first) for first in range(0, RESAMPLES, 100))
-    weighted, classes = METRICS[metric].weighted, outputs.shape[1]
+    weighted, classes = TABLES[kind][metric].weighted, outputs.shape[1]
     return np.concatenate([weighted(decisions, targets, weights, classes) for weights in blocks])
+
+
+def _decide(outputs: np.ndarray, kind: str) -> np.ndarray:
+    return outputs if kind == "span" else glue.decide(outputs)
 
 
 def _interval(values: np.ndarray) -> tuple[float, float]:

@@ -10,7 +10,7 @@ from bertvision.registry import Registry
 from bertvision.types import Dataset, Examples
 
 Roles = dict[str, str | None]  # text, pair, label -> name of the column
-DATA_OPTIONS = ("data", "train", "dev", "text", "text_pair", "label", "kind")
+DATA_OPTIONS = ("data", "train", "dev", "text", "text_pair", "label", "kind", "strict")
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def load(options: FitOptions) -> Dataset:
     """The data of `options.task`; an option that the task would ignore is refused."""
     task = tasks[options.task]
     for name in DATA_OPTIONS:
-        if getattr(options, name) is not None and name not in task.options:
+        if getattr(options, name) not in (None, False) and name not in task.options:
             taken = ", ".join(flag(name) for name in task.options) or "no data options"
             raise UserError(f"Task '{options.task}' does not take {flag(name)} (it takes {taken}).")
     return task.load(options)

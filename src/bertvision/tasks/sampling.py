@@ -45,6 +45,30 @@ def hold_out(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
     """(train, held-out) rows. Every choice is made on the held-out rows, which no training ever sees."""
     if len(examples) < 10:
         raise UserError(f"{len(examples)} training examples are too few to hold some out: at least 10 are needed.")
+    if examples.questions is not None:
+        return _hold_out_groups(examples)
+    return split(examples, HELD_OUT_SHARE, HELD_OUT_MOST, "held-out")
+
+
+def _hold_out_groups(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
+    """Whole articles, or whole contexts where there are few articles: a context seen in training is half the answer."""
+    assert examples.questions is not None
+    assert examples.pairs is not None
+    wanted = max(1, min(HELD_OUT_MOST, round(HELD_OUT_SHARE * len(examples))))
+    for names in (examples.questions.articles, examples.pairs):
+        groups: dict[str, list[int]] = {}
+        for row, name in enumerate(names):
+            groups.setdefault(name, []).append(row)
+        order = sorted(
+            groups, key=lambda name: hashlib.sha256(b"held-out" + name.encode("utf-8", "surrogatepass")).digest()
+        )
+        chosen: list[int] = []
+        for name in order:
+            # Whole groups while they fit; one that is too large for what is left is passed over.
+            if len(chosen) + len(groups[name]) <= wanted:
+                chosen += groups[name]
+        if len(chosen) >= wanted / 2:
+            return np.setdiff1d(np.arange(len(examples)), chosen), np.sort(np.array(chosen))
     return split(examples, HELD_OUT_SHARE, HELD_OUT_MOST, "held-out")
 
 

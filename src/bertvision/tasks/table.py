@@ -165,5 +165,7 @@ def _indices(path: Path, values: list[Any], labels: tuple[str, ...]) -> np.ndarr
 
 tasks.add(
     "table",
-    Task("your own CSV, TSV, JSONL or Parquet file", CLASS_METRICS + SCORE_METRICS, load, read_table, DATA_OPTIONS[1:]),
+    Task(
+        "your own CSV, TSV, JSONL or Parquet file", CLASS_METRICS + SCORE_METRICS, load, read_table, DATA_OPTIONS[1:-1]
+    ),
 )

@@ -1,4 +1,4 @@
-"""One clean pass of the encoder over examples: its logits and the pooled views of every layer, for all heads."""
+"""One clean pass of the encoder over examples, to keep what heads read: pooled views of every layer, or every token."""
 
 import mmap
 import os
@@ -11,10 +11,12 @@ import psutil
 import torch
 from torch import Tensor
 
-from bertvision.backbones.encoder import Encoder, Windows
-from bertvision.states import PAIR_VIEWS, HiddenStates, joined, pool, pooling_weights, views_of
+from bertvision.backbones.encoder import Encoder
+from bertvision.backbones.windows import labelled
+from bertvision.options import FitOptions
+from bertvision.states import PAIR_VIEWS, TOKENS, HiddenStates, joined, pool, pooling_weights, views_of
 from bertvision.training.batches import by_length
-from bertvision.types import Examples
+from bertvision.types import Examples, Windows
 
 BATCH_SIZE = 32
 MEMORY_SHARE = 1 / 3  # of the free memory; larger states go to a temporary file
@@ -22,19 +24,30 @@ MEMORY_SHARE = 1 / 3  # of the free memory; larger states go to a temporary file
 
 @dataclass(frozen=True)
 class Encoded:
-    """Examples tokenised for both ways of reading a pair; `alone` (each text by itself) is None for single texts."""
+    """Examples tokenised for both ways of reading a pair; `alone` (each text by itself) is None for single texts and
+    for questions, whose contexts may take several windows."""
 
     together: Windows
-    alone: tuple[Windows, Windows] | None
+    alone: tuple[Windows, Windows] | None = None
+    cut_answers: int = 0  # that token boundaries cut
 
     def __len__(self) -> int:
         return len(self.together)
 
 
-def encode(encoder: Encoder, examples: Examples, max_length: int) -> Encoded:
+def encode(encoder: Encoder, examples: Examples, options: FitOptions, windowed: bool) -> Encoded:
+    """`windowed` for questions on contexts of any length."""
+    max_length = options.max_length
+    assert max_length is not None  # the setting has decided
+    if windowed:
+        windows = encoder.encode_windows(examples, max_length, options.stride)
+        if examples.questions is None:
+            return Encoded(windows)
+        windows, cut = labelled(windows, examples)
+        return Encoded(windows, None, cut)
     together = encoder.encode(examples, max_length)
     if examples.pairs is None:
-        return Encoded(together, None)
+        return Encoded(together)
     first, second = (Examples(texts, None, None) for texts in (examples.texts, examples.pairs))
     return Encoded(together, (encoder.encode(first, max_length), encoder.encode(second, max_length)))
 
@@ -42,17 +55,16 @@ def encode(encoder: Encoder, examples: Examples, max_length: int) -> Encoded:
 Tick = Callable[[int], object]
 
 
-def collect(encoder: Encoder, encoded: Encoded, tick: Tick = lambda examples: None) -> tuple[Tensor, HiddenStates]:
-    """Logits (N, C) and views of each text or joint pair."""
-    pairs = encoded.alone is not None
-    logits, views, pooled = _pass(encoder, encoded.together, pairs, tick)
-    return logits, HiddenStates(views, views_of(pairs), pooled)
+def collect(encoder: Encoder, windows: Windows, pairs: bool, tick: Tick = lambda examples: None) -> HiddenStates:
+    """Views of each text or joint pair."""
+    views, pooled = _pass(encoder, windows, pairs, tick)
+    return HiddenStates(views, views_of(pairs), pooled)
 
 
 def collect_separate(encoder: Encoder, encoded: Encoded, tick: Tick = lambda examples: None) -> HiddenStates:
     """The same four views from each text encoded alone, as sentence encoders do."""
     assert encoded.alone is not None
-    (_, first, pooled), (_, second, other) = (_pass(encoder, windows, False, tick) for windows in encoded.alone)
+    (first, pooled), (second, other) = (_pass(encoder, windows, False, tick) for windows in encoded.alone)
     both = (pooled + other) / 2 if pooled is not None and other is not None else None
     views = _room((len(encoded), first.shape[1], len(PAIR_VIEWS), first.shape[3]))
     for rows in torch.arange(len(encoded)).split(1024):
@@ -61,23 +73,79 @@ def collect_separate(encoder: Encoder, encoded: Encoded, tick: Tick = lambda exa
 
 
 @torch.no_grad()  # not inference_mode: heads are trained on what this returns
-def _pass(encoder: Encoder, windows: Windows, pairs: bool, tick: Tick) -> tuple[Tensor, Tensor, Tensor | None]:
+def _pass(encoder: Encoder, windows: Windows, pairs: bool, tick: Tick) -> tuple[Tensor, Tensor | None]:
     was_training = encoder.training
     encoder.eval()
     views = _room((len(windows), encoder.layers, len(views_of(pairs)), encoder.features))
-    logits = torch.empty(len(windows), encoder.model.config.num_labels)
     pooled = torch.empty(len(windows), encoder.features) if encoder.pooled else None
     for rows in by_length(windows.lengths, BATCH_SIZE):
         batch = encoder.batch(windows, rows)
-        answer, layers, pooler = encoder(batch.inputs)
+        _, layers, pooler = encoder(batch.inputs)
         index = torch.from_numpy(rows)
         views[index] = pool(layers, pooling_weights(batch.mask, batch.segments, pairs)).cpu()
-        logits[index] = answer.float().cpu()
         if pooled is not None and pooler is not None:
             pooled[index] = pooler.cpu()
         tick(len(rows))
     encoder.train(was_training)
-    return logits, views, pooled
+    return views, pooled
+
+
+@dataclass(frozen=True)
+class TokenStates:
+    """States of every token of some windows, un-padded and in half precision; `take` makes padded batches of them."""
+
+    flat: Tensor  # (all tokens, L, D) float16
+    offsets: np.ndarray
+    places: Tensor  # (all tokens,)
+    rows: np.ndarray  # which windows of train these are
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.offsets)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, rows: Tensor) -> HiddenStates:
+        starts, lengths = self.offsets[rows.numpy()], self.lengths[rows.numpy()]
+        mask = torch.arange(int(lengths.max()))[None] < torch.from_numpy(lengths)[:, None]
+        layers = torch.zeros(len(rows), self.flat.shape[1], mask.shape[1], self.flat.shape[2])
+        places = torch.zeros_like(mask)
+        for i, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+            layers[i, :, :length] = self.flat[start : start + length].transpose(0, 1)
+            places[i, :length] = self.places[start : start + length]
+        return HiddenStates(layers, TOKENS, None, mask, places)
+
+
+def token_budget(encoder: Encoder) -> int:
+    """How many tokens' states may be kept in memory."""
+    return int(psutil.virtual_memory().available * MEMORY_SHARE / (2 * encoder.layers * encoder.features))
+
+
+@torch.no_grad()
+def collect_tokens(encoder: Encoder, windows: Windows, seed: int, tick: Tick = lambda windows: None) -> TokenStates:
+    """Every token's states of as many windows as memory allows, drawn at random where that is not all of them."""
+    was_training = encoder.training
+    encoder.eval()
+    order = np.random.default_rng([seed, len(windows)]).permutation(len(windows))
+    fitting = int(np.searchsorted(np.cumsum(windows.lengths[order]), token_budget(encoder), "right"))
+    chosen = np.sort(order[: max(1, fitting)])
+    lengths = windows.lengths[chosen]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    flat = torch.empty(int(offsets[-1]), encoder.layers, encoder.features, dtype=torch.float16)
+    places = torch.empty(int(offsets[-1]), dtype=torch.bool)
+    for rows in by_length(lengths, BATCH_SIZE):
+        batch = encoder.batch(windows, chosen[rows])
+        _, layers, _ = encoder(batch.inputs)
+        for i, row in enumerate(rows):
+            here = slice(int(offsets[row]), int(offsets[row + 1]))
+            length = int(lengths[row])
+            for number, layer in enumerate(layers):
+                flat[here, number] = layer[i, :length].cpu().half()
+            places[here] = batch.places[i, :length].cpu()
+        tick(len(rows))
+    encoder.train(was_training)
+    return TokenStates(flat, offsets, places, chosen)
 
 
 def _room(shape: tuple[int, ...]) -> Tensor:

@@ -136,8 +136,7 @@ class Fitting:
         }
         entry |= marks.entry(setting, made)
         save_mark(self.run, mark, setting.encoder, made.heads, made.pairs, made.ensembles)
-        targets = {split: setting.targets(split) for split in made.outputs}
-        runs.write_predictions(self.run.predictions_file(mark), made.outputs, targets)
+        _write_predictions(self.run.predictions_file(mark), setting, made)
         entry["seconds"] = self._elapsed()
         self.marks.append(entry)
         runs.write_json(self.run.path / "scores.json", self._scores())
@@ -175,6 +174,20 @@ class Fitting:
 
     def _resume_hint(self) -> str:
         return f"All until then is kept in '{self.run.path}': the same command with --out {self.path} --resume goes on."
+
+
+def _write_predictions(path: Path, setting: Setting, made: marks.Report) -> None:
+    """Per example: every model's values and, for spans, its answer (empty: none)."""
+    columns: dict[str, dict[str, Any]] = {}
+    for split, found in made.predictions.items():
+        columns[split] = {"target": setting.targets(split)}
+        columns[split] |= {name: list(predictions.values) for name, predictions in found.items()}
+        columns[split] |= {
+            f"{runs.ANSWER}{name}": predictions.answers(made.thresholds[name])
+            for name, predictions in found.items()
+            if predictions.texts is not None
+        }
+    runs.write_predictions(path, columns)
 
 
 @contextmanager

@@ -10,7 +10,8 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from bertvision.states import HiddenStates, pool, pooling_weights, views_of
+from bertvision.kinds import confined
+from bertvision.training.answering import read
 from bertvision.training.batches import bucketed
 from bertvision.training.heads import HeadTrainer
 from bertvision.training.setting import Setting
@@ -22,7 +23,7 @@ class Loop:
     """Encoder, optimiser, riding heads and position; `advance` runs to a step, `tensors`/`restore` keep it."""
 
     def __init__(self, setting: Setting, riders: HeadTrainer, accelerator: Accelerator) -> None:
-        self.encoder, self.options, self.pairs = setting.encoder, setting.options, setting.shape.pairs
+        self.encoder, self.options, self.shape = setting.encoder, setting.options, setting.shape
         self.windows, self.targets = setting.encoded["train"].together, setting.train_targets()
         self.riders, self.accelerator = riders, accelerator
         self.loss = setting.kind.loss
@@ -77,16 +78,14 @@ class Loop:
             started = time.perf_counter()
             logits, layers, pooled = self.encoder(batch.inputs)
             share = len(rows) / examples
-            loss = self.loss(logits.float(), targets) * share
+            logits = confined(logits.float(), batch.places if self.shape.span else None)
+            loss = self.loss(logits, targets) * share
             self.accelerator.backward(loss)
             self.seconds["encoder"] += time.perf_counter() - started
             total += float(loss.detach())
             started = time.perf_counter()
             if self.riders.heads:
-                with torch.no_grad():
-                    views = pool(layers, pooling_weights(batch.mask, batch.segments, self.pairs)).float()
-                states = HiddenStates(views, views_of(self.pairs), pooled.detach() if pooled is not None else None)
-                self.riders.accumulate(states, targets, share)
+                self.riders.accumulate(read(batch, layers, pooled, self.shape), targets, share)
             self.seconds["heads"] += time.perf_counter() - started
         started = time.perf_counter()
         if self.options.clip:

@@ -1,4 +1,4 @@
-"""What happens at a mark: every model answers, polished heads are trained, ensembles are made, all are scored."""
+"""What happens at a mark: heads are polished, every model answers, ensembles are made, all are scored."""
 
 import time
 from dataclasses import dataclass, field
@@ -6,12 +6,13 @@ from typing import Any
 
 from bertvision.ensembling import Outputs
 from bertvision.heads.base import Head
-from bertvision.states import HiddenStates
+from bertvision.training.answering import answer
 from bertvision.training.checkpoints import POLISHED
-from bertvision.training.collect import collect, collect_separate
-from bertvision.training.heads import build, predict
+from bertvision.training.collect import TokenStates, collect, collect_separate, collect_tokens
+from bertvision.training.heads import build
+from bertvision.training.judging import Predictions, goodness, scores
 from bertvision.training.polish import polish, steps_of
-from bertvision.training.selection import Ensemble, best, ensembles, goodness, score_all
+from bertvision.training.selection import Ensemble, best, ensembles
 from bertvision.training.setting import HELD_OUT, Setting
 
 
@@ -19,10 +20,12 @@ from bertvision.training.setting import HELD_OUT, Setting
 class Report:
     """Predictions of every model on every split at one mark, the heads behind them, and what each part cost."""
 
-    outputs: dict[str, Outputs]  # split -> model -> (N, C)
+    outputs: dict[str, Outputs]  # split -> model -> (W, C)
     heads: dict[str, Head] = field(default_factory=dict)
     pairs: dict[str, str] = field(default_factory=dict)  # head -> reads pairs joint or separate
     ensembles: dict[str, Ensemble] = field(default_factory=dict)
+    thresholds: dict[str, float | None] = field(default_factory=dict)  # model -> null threshold, for spans
+    predictions: dict[str, dict[str, Predictions]] = field(default_factory=dict)  # split -> model -> per example
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -31,69 +34,76 @@ def report(setting: Setting, ridden: dict[str, Head], mark: str) -> Report:
     made = Report({split: {} for split in setting.evaluated})
     ways = _ways(setting)
     for way in dict.fromkeys(["joint", *ways]):
-        polished = way in ways
-        states = _collect(setting, way, [*setting.evaluated, *(["train"] if polished else [])], mark, made)
-        if way == "joint":
-            _add(setting, made, states, ridden, way)
-        if polished:
-            _add(setting, made, states, _polish(setting, states.pop("train"), way, ridden, mark, made), way)
-    made.ensembles = ensembles(made.outputs[HELD_OUT], setting.targets(HELD_OUT), setting.metric)
+        heads = dict(ridden) if way == "joint" else {}
+        if way in ways:
+            heads |= _polish(setting, way, ridden, mark, made)
+        _answer(setting, way, heads, mark, made)
+    judge = setting.judges[HELD_OUT]
+    made.ensembles = ensembles(made.outputs[HELD_OUT], judge, setting.metric)
     for outputs in made.outputs.values():
-        outputs |= {name: ensemble.of(outputs) for name, ensemble in made.ensembles.items()}
+        outputs |= {name: ensemble.of(outputs, judge.kind) for name, ensemble in made.ensembles.items()}
+    made.thresholds = {name: judge.threshold(values) for name, values in made.outputs[HELD_OUT].items()}
+    for split, outputs in made.outputs.items():
+        made.predictions[split] = {
+            name: setting.judges[split].predictions(values, made.thresholds[name]) for name, values in outputs.items()
+        }
     return made
 
 
 def entry(setting: Setting, made: Report) -> dict[str, Any]:
     """The mark's part of scores.json: choices on held-out data, and scores of every model on every split."""
-    answers, truth = made.outputs[HELD_OUT], setting.targets(HELD_OUT)
+    answers, judge = made.outputs[HELD_OUT], setting.judges[HELD_OUT]
     heads = {name: values for name, values in answers.items() if name in made.heads}
-    chosen = {
-        "selected": best(answers, truth, setting.metric),
-        "best_head": best(heads, truth, setting.metric) if heads else None,
+    chosen: dict[str, Any] = {
+        "selected": best(answers, judge, setting.metric),
+        "best_head": best(heads, judge, setting.metric) if heads else None,
         "pairs": made.pairs,
     }
+    if setting.shape.span:
+        chosen["null_thresholds"] = made.thresholds
     metrics = setting.dataset.metrics
-    return chosen | {split: score_all(made.outputs[split], setting.targets(split), metrics) for split in made.outputs}
+    for split, found in made.predictions.items():
+        chosen[split] = {name: scores(setting.judges[split], values, metrics) for name, values in found.items()}
+    return chosen
 
 
 def _ways(setting: Setting) -> list[str]:
     """How pairs are read by the heads that are polished."""
     if not setting.names or not setting.options.polish:
         return []
-    if not setting.shape.pairs:
+    if setting.encoded["train"].alone is None:
         return ["joint"]
     return ["joint", "separate"] if setting.options.pairs == "auto" else [setting.options.pairs]
 
 
-def _collect(setting: Setting, way: str, splits: list[str], mark: str, made: Report) -> dict[str, HiddenStates]:
-    found = {}
-    passes = sum(len(setting.encoded[split]) for split in splits) * (2 if way == "separate" else 1)
-    with setting.progress.bar(f"mark {mark}: states ({way})", passes) as bar:
-        for split in splits:
-            started = time.perf_counter()
-            if way == "separate":
-                found[split] = collect_separate(setting.encoder, setting.encoded[split], bar.tick)
-            else:
-                logits, found[split] = collect(setting.encoder, setting.encoded[split], bar.tick)
-                if split in made.outputs:
-                    made.outputs[split]["encoder"] = setting.kind.outputs(logits, setting.scale)
-            made.seconds[f"collect_{way}_{split}"] = time.perf_counter() - started
-    return found
-
-
-def _polish(
-    setting: Setting, states: HiddenStates, way: str, ridden: dict[str, Head], mark: str, made: Report
-) -> dict[str, Head]:
-    started, options = time.perf_counter(), setting.options
-    heads = build(setting.names, setting.shape, options.seed, setting.encoder.device)
+def _polish(setting: Setting, way: str, ridden: dict[str, Head], mark: str, made: Report) -> dict[str, Head]:
+    """Heads trained on a clean pass over the train part."""
+    started, options, encoder = time.perf_counter(), setting.options, setting.encoder
+    encoded = setting.encoded["train"]
+    assert options.polish is not None  # the setting has decided
+    with setting.progress.bar(f"mark {mark}: states ({way})", len(encoded) * (2 if way == "separate" else 1)) as bar:
+        states: Any
+        if setting.shape.span:
+            states = collect_tokens(encoder, encoded.together, options.seed, bar.tick)
+        elif way == "separate":
+            states = collect_separate(encoder, encoded, bar.tick)
+        else:
+            states = collect(encoder, encoded.together, setting.shape.pairs, bar.tick)
+    made.seconds[f"collect_{way}_train"] = time.perf_counter() - started
+    started, targets = time.perf_counter(), setting.train_targets()
+    if isinstance(states, TokenStates):
+        targets = targets[states.rows]
+        if len(states) < len(encoded):
+            setting.progress.say(f"polish: token states of {len(states)} of {len(encoded)} windows fit in memory")
+    heads = build(setting.names, setting.shape, options.seed, encoder.device)
     if options.polish_from == "ridden" and way == "joint":
         for name, head in ridden.items():
             heads[name].load_state_dict(head.state_dict())
-    with setting.progress.bar(f"mark {mark}: polish ({way})", steps_of(len(states), options.polish)) as bar:
+    with setting.progress.bar(f"mark {mark}: polish ({way})", steps_of(states, options.polish)) as bar:
         polish(
             heads,
             states,
-            setting.train_targets(),
+            targets,
             setting.dataset.kind,
             epochs=options.polish,
             lr=options.head_lr,
@@ -104,19 +114,33 @@ def _polish(
     return {name + POLISHED: head for name, head in heads.items()}
 
 
-def _add(setting: Setting, made: Report, states: dict[str, HiddenStates], heads: dict[str, Head], way: str) -> None:
-    """Put heads' answers into the report; of two heads with one name the better on held-out data stays."""
-    answers = {
-        split: {name: setting.kind.outputs(logits, setting.scale) for name, logits in predict(heads, part).items()}
-        for split, part in states.items()
-        if split in made.outputs
-    }
-    truth = setting.targets(HELD_OUT)
+def _answer(setting: Setting, way: str, heads: dict[str, Head], mark: str, made: Report) -> None:
+    """Put the answers of the encoder (joint) and of `heads` into the report; of two heads with one name the better on
+    held-out data stays."""
+    found: dict[str, Outputs] = {}
+    total = sum(len(setting.encoded[split]) for split in made.outputs) * (2 if way == "separate" else 1)
+    with setting.progress.bar(f"mark {mark}: answers ({way})", total) as bar:
+        for split in made.outputs:
+            started = time.perf_counter()
+            found[split] = answer(
+                setting.encoder,
+                setting.encoded[split],
+                way,
+                heads,
+                setting.shape,
+                setting.dataset.kind,
+                setting.scale,
+                bar.tick,
+            )
+            made.seconds[f"answer_{way}_{split}"] = time.perf_counter() - started
+    if way == "joint":
+        for split, outputs in found.items():
+            made.outputs[split]["encoder"] = outputs["encoder"]
+    judge, held = setting.judges[HELD_OUT], found[HELD_OUT]
     for name, head in heads.items():
         rival = made.outputs[HELD_OUT].get(name)
-        mine = goodness(answers[HELD_OUT][name], truth, setting.metric)
-        if rival is not None and mine <= goodness(rival, truth, setting.metric):
+        if rival is not None and goodness(judge, held[name], setting.metric) <= goodness(judge, rival, setting.metric):
             continue
         made.heads[name], made.pairs[name] = head, way
         for split in made.outputs:
-            made.outputs[split][name] = answers[split][name]
+            made.outputs[split][name] = found[split][name]

@@ -33,6 +33,7 @@ def describe(setting: Setting, heads: dict[str, Head]) -> dict[str, Any]:
         "roles": dataset.roles,
         "scale": asdict(setting.scale),
         "shape": asdict(setting.shape),
+        "windowed": dataset.train.questions is not None,
         "data": {name: {"examples": len(part), "sha256": part.digest()} for name, part in parts.items()},
         "weights_sha256": weights_digest(encoder),
         "parameters": {"encoder": parameters(encoder)} | {name: parameters(head) for name, head in heads.items()},

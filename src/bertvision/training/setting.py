@@ -3,9 +3,12 @@
 Everything that can be wrong with the user's input shows here, before anything is written.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from bertvision import heads as head_family
@@ -19,9 +22,12 @@ from bertvision.progress import Progress
 from bertvision.tasks import load as load_task
 from bertvision.tasks.sampling import hold_out, sample
 from bertvision.training.collect import Encoded, encode
+from bertvision.training.judging import Judge, judge_of
 from bertvision.types import Dataset, Examples
 
 HELD_OUT = "held_out"
+MAX_LENGTH, WINDOW = 256, 386  # tokens of a text, and of a window on a context
+POLISH, SPAN_POLISH = 8, 2  # epochs; of spans every token is an example
 NARROW, NARROW_LR, WIDE_LR = 512, 1e-4, 3e-5  # small encoders want larger steps (held-out trials: docs/results.md)
 
 
@@ -38,6 +44,7 @@ class Setting:
     shape: Shape
     scale: Scale
     names: list[str]  # of heads
+    judges: dict[str, Judge]  # of the splits that are scored
 
     @property
     def kind(self) -> Kind:
@@ -58,31 +65,63 @@ class Setting:
         return targets
 
     def train_targets(self) -> Tensor:
-        """As they are learned: class indices, or scores of mean 0 and deviation 1."""
-        return self.scale.shrink(self.targets("train"))
+        """As they are learned, per window: class indices, scores of mean 0 and deviation 1, or first and last token."""
+        answers = self.encoded["train"].together.answers
+        if answers is None:
+            return self.scale.shrink(self.targets("train"))
+        # A window without the answer is one that does not answer the question.
+        return torch.from_numpy(answers if self.shape.span else (answers[:, 0] > 0).astype(np.int64))
 
 
 def prepare(options: FitOptions, progress: Progress) -> Setting:
     dataset = load_task(options)
     parts = parts_of(dataset, options)
-    pairs = dataset.train.pairs is not None
-    names = head_family.expand(options.heads, pairs)
-    encoder = backbone_family.load(options.backbone, dataset.outputs, options.seed)
+    span, windowed = dataset.kind == "span", dataset.train.questions is not None
+    if windowed and options.pairs == "separate":
+        raise UserError(f"--pairs separate: a question of '{dataset.task}' means nothing without its context.")
+    encoder = backbone_family.load(options.backbone, dataset.outputs, options.seed, span=span)
+    shape = Shape(
+        encoder.layers, encoder.features, dataset.outputs, dataset.train.pairs is not None, encoder.pooled, span
+    )
+    names = head_family.expand(options.heads, shape)
     encoder.freeze(options.freeze)
-    if options.lr is None:
-        options = replace(options, lr=NARROW_LR if encoder.features < NARROW else WIDE_LR)
+    options = with_defaults(options, encoder, dataset)
     sizes = ", ".join(f"{len(part)} {name.replace('_', '-')}" for name, part in parts.items())
     for note in (*dataset.notes, f"{dataset.task}: {sizes}; {len(names)} heads"):
         progress.say(note)
-    encoded = {name: encode(encoder, part, options.max_length) for name, part in parts.items()}
-    for name, windows in encoded.items():
-        if windows.together.truncated:
-            limit = min(options.max_length, encoder.longest)
-            progress.say(f"{windows.together.truncated} of {len(windows)} {name} examples cut to {limit} tokens")
-    shape = Shape(encoder.layers, encoder.features, dataset.outputs, pairs, encoder.pooled)
+    encoded = {name: encode(encoder, part, options, windowed) for name, part in parts.items()}
+    for name, found in encoded.items():
+        for note in _lengths(found, len(parts[name]), min(options.max_length or 0, encoder.longest), windowed):
+            progress.say(f"{name.replace('_', '-')}: {note}")
     assert parts["train"].targets is not None
     scale = Scale.of(parts["train"].targets)
-    return Setting(options, progress, dataset, parts, encoded, encoder, shape, scale, names)
+    judges = {
+        name: judge_of(dataset.kind, part, encoded[name].together, options)
+        for name, part in parts.items()
+        if name != "train"
+    }
+    return Setting(options, progress, dataset, parts, encoded, encoder, shape, scale, names, judges)
+
+
+def with_defaults(options: FitOptions, encoder: Encoder, dataset: Dataset) -> FitOptions:
+    """Options that were left open, as the encoder and the task ask for."""
+    windowed = dataset.train.questions is not None
+    chosen: dict[str, Any] = {
+        "lr": NARROW_LR if encoder.features < NARROW else WIDE_LR,
+        "max_length": WINDOW if windowed else MAX_LENGTH,
+        "polish": SPAN_POLISH if dataset.kind == "span" else POLISH,
+    }
+    return replace(options, **{name: value for name, value in chosen.items() if getattr(options, name) is None})
+
+
+def _lengths(found: Encoded, examples: int, limit: int, windowed: bool) -> Iterator[str]:
+    cut = found.together.truncated
+    if windowed and len(found) > examples:
+        yield f"{examples} questions in {len(found)} windows of at most {limit} tokens"
+    if cut:
+        yield f"{cut} {'questions' if windowed else f'of {examples} examples'} cut to fit in {limit} tokens"
+    if found.cut_answers:
+        yield f"{found.cut_answers} answers begin or end inside a token; the whole token is taken"
 
 
 def parts_of(dataset: Dataset, options: FitOptions) -> dict[str, Examples]:
@@ -91,7 +130,7 @@ def parts_of(dataset: Dataset, options: FitOptions) -> dict[str, Examples]:
     if options.limit is not None:
         train = train.take(sample(train, options.limit, "limit"))
     rest, held = hold_out(train)
-    if train.targets is not None and len(np.unique(train.targets[rest])) < 2:
+    if dataset.kind != "span" and train.targets is not None and len(np.unique(train.targets[rest])) < 2:
         raise UserError(f"All training answers are the same: there is nothing to learn ({len(rest)} examples).")
     parts = {"train": train.take(rest), HELD_OUT: train.take(held)}
     for name, dev in dataset.dev.items():

@@ -1,0 +1,148 @@
+"""Score the models of finished runs: again or on other data, and against each other."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertvision.errors import UserError
+from bertvision.metrics.intervals import compare as paired
+from bertvision.metrics.squad import report
+from bertvision.model import Model
+from bertvision.progress import Progress
+from bertvision.runs import open_run, write_json
+from bertvision.tasks import load as load_task
+from bertvision.tasks import tasks
+from bertvision.tasks.squad import golds as squad_golds
+from bertvision.tasks.squad import parsed
+from bertvision.training.collect import encode
+from bertvision.training.judging import Predictions, judge_of, scores
+from bertvision.training.setting import HELD_OUT, parts_of
+from bertvision.types import Examples
+
+
+def evaluate(
+    reference: str | Path,
+    data: str | None = None,
+    dev: str | None = None,
+    progress: Progress | None = None,
+    out: str | None = None,
+    **decoding: Any,
+) -> dict[str, Any]:
+    """Scores of every model of a run at its mark: on the run's own dev data, on --data, or on one file.
+
+    `decoding` (for spans) replaces options of the run: null_threshold, decoding, answer_length. Answers of spans are
+    also written in SQuAD's official format, to `out` or else into the run directory.
+    """
+    model = Model(reference, everything=True)
+    model.progress = progress or model.progress
+    given = {name: value for name, value in decoding.items() if value is not None}
+    if (given or out) and not model.shape.span:
+        raise UserError(f"--out and options of decoding are for spans; '{reference}' answers with a {model.kind}.")
+    parts = _dev_parts(model, data, dev)
+    options = replace(model.options, **given)
+    result: dict[str, Any] = {
+        "run": str(model.run.path),
+        "mark": model.mark,
+        "task": model.options.task,
+        "metric": model.info["metrics"][0],
+        "selected": model.name,
+    }
+    for split, examples in parts.items():
+        encoded = encode(model.encoder, examples, options, model.windowed)
+        judge = judge_of(model.kind, examples, encoded.together, options)
+        with model.progress.bar(f"answers ({split})", len(encoded)) as bar:
+            outputs = model.outputs_of(encoded, bar.tick)
+        fixed = options.null_threshold
+        thresholds = {name: model.thresholds.get(name) if fixed is None else fixed for name in outputs}
+        found = {name: judge.predictions(values, thresholds[name]) for name, values in outputs.items()}
+        metrics = tuple(model.info["metrics"])
+        result[split] = {name: scores(judge, predictions, metrics) for name, predictions in found.items()}
+        if model.shape.span:
+            folder = Path(out) if out else model.run.path / "official"
+            result["written"] = write_official(folder, examples, found[model.name], thresholds[model.name])
+    return result
+
+
+def write_official(folder: Path, examples: Examples, found: Predictions, threshold: float | None) -> list[str]:
+    """predictions.json and na_prob.json, as the official evaluation takes them."""
+    assert examples.questions is not None
+    assert found.null_probabilities is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    answers = dict(zip(examples.questions.ids, found.answers(threshold), strict=True))
+    nulls = dict(zip(examples.questions.ids, map(float, found.null_probabilities), strict=True))
+    files = {"predictions.json": answers, "na_prob.json": nulls}
+    for name, values in files.items():
+        write_json(folder / name, values)
+    return [str(folder / name) for name in files]
+
+
+def _dev_parts(model: Model, data: str | None, dev: str | None) -> dict[str, Examples]:
+    if dev is not None:
+        if data is not None:
+            raise UserError("Give --data or --dev, not both.")
+        examples = tasks[model.options.task].read(Path(dev), model.info["roles"], model.labels)
+        if examples.targets is None:
+            wanted = model.info["roles"]["label"]
+            lacks = f"column '{wanted}'" if wanted else "answers"
+            raise UserError(f"'{dev}' has no {lacks} to score against.")
+        return {"dev": examples}
+    options = model.options
+    if data is not None:
+        options = replace(options, data=data, train=None, dev=None)
+    parts = parts_of(load_task(options), options)
+    parts = {name: part for name, part in parts.items() if name not in ("train", HELD_OUT)}
+    for name, part in parts.items():
+        # Rows that were dev when the run was made may be others now, and others may have been trained on.
+        if data is None and part.digest() != model.info["data"][name]["sha256"]:
+            raise UserError(f"The run's {name} data has changed since. Give the file or folder to score on.")
+    return parts
+
+
+def score_squad2(predictions: Path, data: Path, na_prob: Path | None, threshold: float) -> dict[str, float]:
+    """The official evaluation of a file of answers; ids without an answer in it are an error."""
+    golds = squad_golds(data)
+    answers = _mapping(predictions, golds, str, "an answer")
+    nulls = _mapping(na_prob, golds, (int, float), "a probability") if na_prob else None
+    return report(golds, answers, nulls, threshold)
+
+
+def _mapping(path: Path, golds: dict[str, list[str]], kind: Any, what: str) -> dict[str, Any]:
+    found = parsed(path)
+    if not isinstance(found, dict):
+        raise UserError(f"'{path}' must hold one JSON object, question id -> {what}.")
+    missing = [name for name in golds if name not in found]
+    if missing:
+        raise UserError(f"'{path}' lacks {what} for {len(missing)} of {len(golds)} questions, e.g. id {missing[0]}.")
+    wrong = [name for name, value in found.items() if not isinstance(value, kind)]
+    if wrong:
+        raise UserError(f"'{path}', id {wrong[0]}: {found[wrong[0]]!r} is not {what}.")
+    return found
+
+
+def compare(one: str | Path, other: str | Path) -> dict[str, Any]:
+    """Paired bootstrap of two runs' answering models on the dev examples they share."""
+    sides = []
+    for reference in (one, other):
+        run, mark = open_run(reference)
+        sides.append((run, mark, run.mark(mark)["selected"], run.predictions(mark)))
+    (run_a, mark_a, name_a, parts_a), (run_b, mark_b, name_b, parts_b) = sides
+    kind = run_a.info["kind"]
+    result: dict[str, Any] = {
+        "a": {"run": str(run_a.path), "mark": mark_a, "model": name_a},
+        "b": {"run": str(run_b.path), "mark": mark_b, "model": name_b},
+        "metric": run_a.info["metrics"][0],
+    }
+    for split in parts_a:
+        same = run_a.info["data"].get(split, {}).get("sha256") == run_b.info["data"].get(split, {}).get("sha256")
+        if split == HELD_OUT or not same or run_a.info["metrics"] != run_b.info["metrics"]:
+            continue
+        a, b = parts_a[split]["outputs"][name_a], parts_b[split]["outputs"][name_b]
+        targets: np.ndarray = parts_a[split]["targets"]
+        values = {"a": run_a.mark(mark_a)[split][name_a], "b": run_b.mark(mark_b)[split][name_b]}
+        differences = {m: paired(a, b, targets, m, kind).as_dict() for m in run_a.info["metrics"]}
+        result[split] = {**values, "difference": differences}
+    if not any(split in result for split in parts_a):
+        raise UserError(f"'{run_a.path}' and '{run_b.path}' share no dev examples: they cannot be compared.")
+    return result

@@ -1,0 +1,148 @@
+"""SQuAD 2.0's metric as its official evaluation computes it, by hand because no library has it.
+
+A prediction's quality per question is (exact, f1) between 0 and 1; scores of a whole set are means of these. The traps
+(docs of the official script are none): punctuation goes before articles, only ASCII punctuation goes, golds that
+normalise to nothing do not count, a question is nulled only where its probability is *above* the threshold.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertvision.metrics.glue import Array, Metric
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+COLUMNS = ("exact", "f1", "raw_exact", "raw_f1")  # of the predictions that are scored, (N, 4)
+
+
+def normalise(text: str) -> str:
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+@dataclass(frozen=True)
+class Gold:
+    """The right answers to one question, normalised; none where it has no answer."""
+
+    answerable: bool
+    texts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, answers: Sequence[str]) -> "Gold":
+        kept = tuple(dict.fromkeys(text for text in map(normalise, answers) if text))
+        return cls(bool(answers), kept or ("",))
+
+    def quality(self, prediction: str) -> tuple[float, float]:
+        """(exact, f1) against the gold that fits best."""
+        normal = normalise(prediction)
+        exact = float(normal in self.texts)
+        return exact, 1.0 if exact else max(_f1(text.split(), normal.split()) for text in self.texts)
+
+
+def _f1(gold: list[str], predicted: list[str]) -> float:
+    if not gold or not predicted:
+        return float(gold == predicted)
+    same = sum((Counter(gold) & Counter(predicted)).values())
+    if not same:
+        return 0.0
+    precision, recall = 1.0 * same / len(predicted), 1.0 * same / len(gold)
+    return (2 * precision * recall) / (precision + recall)
+
+
+def qualities(golds: Sequence[Gold], predictions: Sequence[str]) -> Array:
+    """(N, 2) exact and f1 of each prediction."""
+    return np.array([gold.quality(text) for gold, text in zip(golds, predictions, strict=True)]).reshape(-1, 2)
+
+
+def tune(null_probabilities: Array, answered: Array, unanswered: Array) -> float:
+    """The threshold that makes the mean of one quality highest: above it a question counts as unanswerable.
+
+    `answered` and `unanswered` (N,) are the qualities with the span and with no answer. Half way between two questions,
+    so that neither is decided by rounding; 0 (nothing is answered) only where that is really best.
+    """
+    order = np.argsort(null_probabilities, kind="stable")
+    gains = np.concatenate([[0.0], np.cumsum((answered - unanswered)[order])])
+    ordered = null_probabilities[order]
+    # Questions of equal probability are decided alike: a cut between them is none.
+    possible = np.concatenate([[True], ordered[1:] > ordered[:-1], [True]])
+    cut = int(np.argmax(np.where(possible, gains, -np.inf)))
+    if cut == 0:
+        return 0.0
+    return 1.0 if cut == len(ordered) else float((ordered[cut - 1] + ordered[cut]) / 2)
+
+
+def report(
+    golds: Mapping[str, Sequence[str]],
+    predictions: Mapping[str, str],
+    null_probabilities: Mapping[str, float] | None = None,
+    threshold: float = 1.0,
+) -> dict[str, float]:
+    """The official evaluation's output, with its keys and its rounding: percentages, summed in the data's order."""
+    nulls = null_probabilities if null_probabilities is not None else dict.fromkeys(predictions, 0.0)
+    known = {name: Gold.of(answers) for name, answers in golds.items()}
+    raw = {name: gold.quality(predictions[name]) for name, gold in known.items()}
+    kept = {
+        name: (float(not known[name].answerable),) * 2 if nulls[name] > threshold else quality
+        for name, quality in raw.items()
+    }
+    result = _means("", kept, list(known))
+    for prefix, answerable in (("HasAns_", True), ("NoAns_", False)):
+        names = [name for name, gold in known.items() if gold.answerable is answerable]
+        if names:
+            result |= _means(prefix, kept, names)
+    if null_probabilities is not None:
+        for column, key in enumerate(("exact", "f1")):
+            best, at = _best_threshold(known, predictions, nulls, {name: q[column] for name, q in raw.items()})
+            result |= {f"best_{key}": best, f"best_{key}_thresh": at}
+    return result
+
+
+def _means(prefix: str, scores: Mapping[str, tuple[float, ...]], names: list[str]) -> dict[str, float]:
+    total = len(names)
+    exact, f1 = (100.0 * sum(scores[name][column] for name in names) / total for column in (0, 1))
+    return {f"{prefix}exact": exact, f"{prefix}f1": f1, f"{prefix}total": total}
+
+
+def _best_threshold(
+    golds: Mapping[str, Gold], predictions: Mapping[str, str], nulls: Mapping[str, float], scores: Mapping[str, float]
+) -> tuple[float, float]:
+    """From "nothing is answered" on, answer one question more at a time, the likeliest to have an answer first."""
+    current: float = sum(not gold.answerable for gold in golds.values())
+    best, at = current, 0.0
+    for name in sorted(nulls, key=lambda name: nulls[name]):
+        if name not in scores:
+            continue
+        current += scores[name] if golds[name].answerable else -1 if predictions[name] else 0
+        if current > best:
+            best, at = current, nulls[name]
+    return 100.0 * best / len(scores), at
+
+
+def _mean_of(column: str, answerable: int | None = None) -> Metric:
+    """The mean of one column over all questions, or over those with or without an answer."""
+    index = COLUMNS.index(column)
+
+    def weighted(decisions: Array, targets: Array, weights: Array, classes: int) -> Array:
+        used = weights if answerable is None else weights * (targets == answerable)
+        total = used.sum(1)
+        return np.divide(used @ decisions[:, index], total, out=np.zeros(len(total)), where=total > 0)
+
+    def value(decisions: Array, targets: Array, classes: int) -> float:
+        return float(weighted(decisions, targets, np.ones((1, len(targets))), classes)[0])
+
+    return Metric(value, weighted)
+
+
+METRICS = {
+    "exact": _mean_of("exact"),
+    "f1": _mean_of("f1"),
+    "HasAns_exact": _mean_of("exact", 1),
+    "HasAns_f1": _mean_of("f1", 1),
+    "NoAns_exact": _mean_of("exact", 0),
+    "raw_exact": _mean_of("raw_exact"),
+    "raw_f1": _mean_of("raw_f1"),
+}

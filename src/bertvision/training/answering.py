@@ -1,0 +1,72 @@
+"""Let the encoder and any heads answer examples in one clean pass: states are read batch by batch and let go again."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertvision.backbones.encoder import Batch, Encoder
+from bertvision.ensembling import Outputs
+from bertvision.heads.base import Head, Shape
+from bertvision.kinds import KINDS, Scale, confined
+from bertvision.states import TOKENS, HiddenStates, pool, pooling_weights, views_of
+from bertvision.training.batches import by_length
+from bertvision.training.collect import BATCH_SIZE, Encoded, Tick, collect_separate
+from bertvision.training.heads import predict
+from bertvision.types import Windows
+
+
+def read(batch: Batch, layers: tuple[Tensor, ...], pooled: Tensor | None, shape: Shape) -> HiddenStates:
+    """What heads of this shape read of one forward pass, detached: pooled views, or every token."""
+    with torch.no_grad():
+        if shape.span:
+            stacked = torch.stack([layer.detach() for layer in layers], 1).float()
+            stacked *= batch.mask[:, None, :, None]
+            return HiddenStates(stacked, TOKENS, None, batch.mask, batch.places)
+        views = pool(layers, pooling_weights(batch.mask, batch.segments, shape.pairs)).float()
+        return HiddenStates(views, views_of(shape.pairs), pooled.detach() if pooled is not None else None)
+
+
+def answer(
+    encoder: Encoder,
+    encoded: Encoded,
+    way: str,
+    heads: dict[str, Head],
+    shape: Shape,
+    kind: str,
+    scale: Scale,
+    tick: Tick = lambda windows: None,
+) -> Outputs:
+    """Predictions of heads that read pairs this way and, if `joint`, of the encoder: for every window, (W, C); for
+    spans for every token, (all tokens, 2)."""
+    if way == "joint":
+        return _answer_joint(encoder, encoded.together, heads, shape, kind, scale, tick)
+    logits = predict(heads, collect_separate(encoder, encoded, tick))
+    return {name: KINDS[kind].outputs(values, scale).numpy() for name, values in logits.items()}
+
+
+@torch.inference_mode()
+def _answer_joint(
+    encoder: Encoder, windows: Windows, heads: dict[str, Head], shape: Shape, kind: str, scale: Scale, tick: Tick
+) -> Outputs:
+    was_training = encoder.training
+    encoder.eval()
+    for head in heads.values():
+        head.eval()
+    size = (len(windows.tokens), 2) if shape.span else (len(windows), shape.outputs)
+    found = {name: np.empty(size, np.float32 if shape.span else np.float64) for name in ("encoder", *heads)}
+    for rows in by_length(windows.lengths, BATCH_SIZE):
+        batch = encoder.batch(windows, rows)
+        logits, layers, pooled = encoder(batch.inputs)
+        answers = {"encoder": confined(logits, batch.places if shape.span else None)}
+        if heads:
+            states = read(batch, layers, pooled, shape)
+            answers |= {name: head(states) for name, head in heads.items()}
+        places = rows
+        if shape.span:
+            places = np.concatenate([np.arange(windows.offsets[i], windows.offsets[i + 1]) for i in rows])
+        for name, values in answers.items():
+            made = KINDS[kind].outputs(values, scale)
+            found[name][places] = (made[batch.mask.bool()] if shape.span else made).cpu().numpy()
+        tick(len(rows))
+    encoder.train(was_training)
+    return found
