@@ -15,7 +15,8 @@ LEVELS = [
     FAMILIES,
     ("ensembling",),
     ("training",),
-    ("model", "evaluation", "show"),
+    ("model", "show"),
+    ("evaluation",),
     ("cli",),
     ("__init__", "__main__"),
 ]

@@ -11,26 +11,44 @@ from bertvision.heads import expand, heads
 from bertvision.heads.base import Head, Shape, parameters
 from bertvision.heads.pooling import LearnedPooling
 from bertvision.states import PAIR_VIEWS, SINGLE_VIEWS, HiddenStates, pool, pooling_weights
-from bertvision.training.heads import build, predict
+from bertvision.training.heads import HeadTrainer, build, predict
 from bertvision.training.polish import polish
 
 SHAPES = [
     Shape(layers=4, features=16, outputs=outputs, pairs=pairs, pooled=pooled)
     for outputs, pairs, pooled in product((1, 3), (False, True), (False, True))
 ]
+SHAPES.append(Shape(layers=4, features=16, outputs=2, pairs=True, pooled=False, span=True))
+TEXTS = Shape(layers=4, features=16, outputs=2, pairs=False, pooled=False)
+PAIRS = Shape(layers=4, features=16, outputs=2, pairs=True, pooled=False)
+TOKENS = Shape(layers=4, features=16, outputs=2, pairs=True, pooled=False, span=True)
 CASES = [
-    pytest.param(name, shape, id=f"{name}-{shape.outputs}{'-pairs' * shape.pairs}{'-pooled' * shape.pooled}")
+    pytest.param(
+        name,
+        shape,
+        id=f"{name}-{shape.outputs}{'-pairs' * shape.pairs}{'-pooled' * shape.pooled}{'-span' * shape.span}",
+    )
     for name in heads
     for shape in SHAPES
-    if shape.pairs or not heads[name].pairs_only
+    if heads[name].fits(shape)
 ]
 
 
 def states(shape: Shape, count: int = 6, seed: int = 0) -> HiddenStates:
     draw = torch.Generator().manual_seed(seed)
+    if shape.span:
+        return token_states(torch.randn(count, shape.layers, 9, shape.features, generator=draw), [9, 4, 7, 9, 5, 6])
     views = PAIR_VIEWS if shape.pairs else SINGLE_VIEWS
     layers = torch.randn(count, shape.layers, len(views), shape.features, generator=draw)
     return HiddenStates(layers, views, torch.randn(count, shape.features, generator=draw) if shape.pooled else None)
+
+
+def token_states(layers: torch.Tensor, lengths: list[int]) -> HiddenStates:
+    """Windows of a [CLS], two tokens of question and then context, padded with zeros."""
+    mask = torch.arange(layers.shape[2])[None] < torch.tensor(lengths * len(layers))[: len(layers), None]
+    places = mask & (torch.arange(layers.shape[2]) >= 3)
+    places[:, 0] = True
+    return HiddenStates(layers * mask[:, None, :, None], ("tokens",), None, mask, places)
 
 
 def head_of(name: str, shape: Shape) -> Head:
@@ -41,7 +59,13 @@ def head_of(name: str, shape: Shape) -> Head:
 def test_logits_are_finite_and_every_parameter_has_a_gradient(name: str, shape: Shape) -> None:
     head = head_of(name, shape).eval()
     logits = head(states(shape))
-    assert logits.shape == (6, shape.outputs)
+    if shape.span:  # no chance outside the places, and finite in all of them
+        places = states(shape).places
+        assert places is not None
+        assert (torch.isfinite(logits) == places[..., None]).all()
+        logits = logits[places]
+    else:
+        assert logits.shape == (6, shape.outputs)
     assert torch.isfinite(logits).all()
     functional.mse_loss(logits, torch.randn(logits.shape)).backward()
     for key, value in head.named_parameters():
@@ -53,8 +77,18 @@ def test_logits_are_finite_and_every_parameter_has_a_gradient(name: str, shape: 
 def test_a_row_is_answered_as_if_it_were_alone(name: str, shape: Shape) -> None:
     head = head_of(name, shape).eval()
     batch = states(shape)
-    alone = torch.cat([head(batch.take(torch.tensor([i]))) for i in range(6)])
-    assert torch.allclose(head(batch), alone, atol=1e-5)
+    together = head(batch)
+    for i in range(6):
+        one = batch.take(torch.tensor([i]))
+        if shape.span:  # without the padding that its neighbours asked for
+            assert one.mask is not None
+            assert one.places is not None
+            length = int(one.mask.sum())
+            one = HiddenStates(one.layers[:, :, :length], one.views, None, one.mask[:, :length], one.places[:, :length])
+            assert torch.allclose(together[i : i + 1, :length], head(one), atol=1e-5)
+            assert (together[i, length:] == -torch.inf).all()
+        else:
+            assert torch.allclose(together[i : i + 1], head(one), atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "shape"), CASES)
@@ -64,7 +98,7 @@ def test_saved_and_loaded_heads_answer_identically(name: str, shape: Shape) -> N
     assert torch.equal(one(states(shape)), two(states(shape)))
 
 
-@pytest.mark.parametrize("name", [n for n in heads if n not in ("cosines", "last-layer", "last-layer-views")])
+@pytest.mark.parametrize("name", [n for n in heads if heads[n].fits(TEXTS) and not n.startswith("last-layer")])
 def test_a_label_hidden_in_one_layer_is_found(name: str) -> None:
     shape = Shape(layers=4, features=16, outputs=2, pairs=False, pooled=False)
     train, targets = planted(shape, layer=2, count=600, seed=0)
@@ -75,6 +109,22 @@ def test_a_label_hidden_in_one_layer_is_found(name: str) -> None:
     assert accuracy > 0.9
     if isinstance(found[name].body, LearnedPooling):
         assert int(found[name].body.weights.argmax()) == 2
+
+
+@pytest.mark.parametrize("name", [n for n in heads if heads[n].fits(TOKENS) and n != "last-layer"])
+def test_a_span_hidden_in_one_layer_is_found(name: str) -> None:
+    found = {name: head_of(name, TOKENS)}
+    draw, answers = torch.Generator().manual_seed(0), torch.tensor([[4, 6], [3, 3], [5, 8], [0, 0]]).repeat(100, 1)
+    layers = torch.randn(400, 4, 9, 16, generator=draw)
+    for column in (0, 1):
+        layers[torch.arange(400), 2, answers[:, column], column] += 8.0
+    trainer = HeadTrainer(found, "span", lr=5e-3, seed=0)
+    for step in range(150):
+        rows = torch.arange(step * 16, step * 16 + 16) % 300
+        trainer.accumulate(token_states(layers[rows], [9]), answers[rows])
+        trainer.step(1.0)
+    logits = found[name].eval()(token_states(layers[300:], [9]))
+    assert (logits.argmax(1) == answers[300:]).float().mean() > 0.75  # chance is one in seven
 
 
 def planted(shape: Shape, layer: int, count: int, seed: int) -> tuple[HiddenStates, torch.Tensor]:
@@ -130,7 +180,7 @@ def test_parameter_counts_at_bert_large(name: str, count: int) -> None:
 
 def test_heads_trained_together_equal_heads_trained_alone() -> None:
     shape = Shape(layers=4, features=16, outputs=2, pairs=True, pooled=True)
-    names = list(heads)
+    names = [name for name in heads if heads[name].fits(shape)]
     data, targets = planted(shape, layer=1, count=96, seed=0)
     together = build(names, shape, seed=3)
     polish(together, data, targets, "class", epochs=2, lr=1e-3, seed=3)
@@ -158,17 +208,21 @@ def test_an_empty_text_gives_a_zero_view_and_a_finite_answer() -> None:
     weights = pooling_weights(torch.ones(1, 3, dtype=torch.long), torch.tensor([[0, 1, 0]]), pairs=True)
     data = HiddenStates(pool([torch.randn(1, 3, 16)] * 4, weights), PAIR_VIEWS)
     shape = Shape(layers=4, features=16, outputs=2, pairs=True, pooled=False)
-    for name in heads:
+    for name in (name for name in heads if heads[name].fits(shape)):
         assert torch.isfinite(head_of(name, shape)(data)).all(), name
 
 
 def test_sets_and_names_expand_and_mistakes_are_explained() -> None:
-    assert expand("none", pairs=True) == []
-    assert "cosines" in expand("default", pairs=True)
-    assert "cosines" not in expand("default", pairs=False)
-    assert expand("adapter-64, learned-pooling,adapter-64", pairs=False) == ["adapter-64", "learned-pooling"]
-    assert set(expand("paper", True)) | set(expand("ours", True)) == set(expand("all", True)) == set(heads)
+    assert expand("none", PAIRS) == []
+    assert "cosines" in expand("default", PAIRS)
+    assert "cosines" not in expand("default", TEXTS)
+    assert expand("adapter-64, learned-pooling,adapter-64", TEXTS) == ["adapter-64", "learned-pooling"]
+    assert set(expand("paper", PAIRS)) | set(expand("ours", PAIRS)) == set(expand("all", PAIRS))
+    assert set(expand("all", PAIRS)) | set(expand("all", TOKENS)) == set(heads)
+    assert len(expand("default", TOKENS)) == 6
     with pytest.raises(UserError, match=r"no head called 'adaptor-64'. Did you mean 'adapter-64'.*lists all"):
-        expand("adaptor-64", pairs=False)
-    with pytest.raises(UserError, match="compares two texts"):
-        expand("cosines", pairs=False)
+        expand("adaptor-64", TEXTS)
+    with pytest.raises(UserError, match="'cosines' is for tasks with two texts per example"):
+        expand("cosines", TEXTS)
+    with pytest.raises(UserError, match="'adapter-64-ngram' is for tasks with an answer per token"):
+        expand("adapter-64-ngram", TEXTS)

@@ -8,9 +8,11 @@ from scipy import stats
 from sklearn import metrics as reference
 
 from bertvision.ensembling import combine, greedy
-from bertvision.metrics.glue import METRICS, decide, measure
-from bertvision.metrics.intervals import compare, resampled, score
-from bertvision.training.selection import ensembles, goodness
+from bertvision.metrics.glue import METRICS, decide
+from bertvision.metrics.intervals import compare, measure, resampled, score
+from bertvision.training.judging import LabelJudge, goodness
+from bertvision.training.selection import ensembles
+from bertvision.types import Examples, Windows
 
 RANDOM = np.random.default_rng(0)
 REFERENCES = {
@@ -20,6 +22,13 @@ REFERENCES = {
     "pearson": lambda d, t: stats.pearsonr(d, t).statistic,
     "spearman": lambda d, t: stats.spearmanr(d, t).statistic,
 }
+
+
+def judge_of(targets: np.ndarray) -> LabelJudge:
+    """One window per example."""
+    none, rows = np.empty(0), np.arange(len(targets))
+    windows = Windows(none, none, none, np.arange(len(targets) + 1), 0, rows)
+    return LabelJudge("class", Examples([""] * len(targets), None, targets), windows)
 
 
 def answers(metric: str, classes: int, count: int = 300) -> tuple[np.ndarray, np.ndarray]:
@@ -87,9 +96,9 @@ def test_resamples_are_the_same_on_every_call() -> None:
 def test_max_and_mean_are_the_papers_equations() -> None:
     outputs = {"a": np.array([[0.9, 0.1], [0.4, 0.6]]), "b": np.array([[0.2, 0.8], [0.3, 0.7]])}
     both = {"a": 1.0, "b": 1.0}
-    assert combine(outputs, both, "max") == pytest.approx(np.array([[0.9, 0.8], [0.4, 0.7]]) / [[1.7], [1.1]])
-    assert combine(outputs, both, "mean") == pytest.approx(np.array([[0.55, 0.45], [0.35, 0.65]]))
-    assert combine(outputs, {"a": 3.0, "b": 1.0}, "mean")[0, 0] == pytest.approx(0.725)
+    assert combine(outputs, both, "max", "class") == pytest.approx(np.array([[0.9, 0.8], [0.4, 0.7]]) / [[1.7], [1.1]])
+    assert combine(outputs, both, "mean", "class") == pytest.approx(np.array([[0.55, 0.45], [0.35, 0.65]]))
+    assert combine(outputs, {"a": 3.0, "b": 1.0}, "mean", "class")[0, 0] == pytest.approx(0.725)
 
 
 def test_greedy_selection_averages_models_that_err_apart_and_leaves_noise_out() -> None:
@@ -99,17 +108,17 @@ def test_greedy_selection_averages_models_that_err_apart_and_leaves_noise_out() 
     for name, rows in (("a", slice(0, 60)), ("b", slice(60, 120)), ("c", slice(120, 180))):
         outputs[name] = truth.copy()
         outputs[name][rows] = 0.45 + 0.1 * (1 - np.eye(2)[targets[rows]])
-    chosen = greedy(outputs, lambda values: goodness(values, targets, "accuracy"))
+    chosen = greedy(outputs, lambda values: goodness(judge_of(targets), values, "accuracy")[1])
     assert set(chosen) <= {"a", "b", "c"}
     assert len(chosen) >= 2
     assert sum(chosen.values()) == pytest.approx(1)
-    assert (decide(combine(outputs, chosen, "mean")) == targets).mean() == 1
+    assert (decide(combine(outputs, chosen, "mean", "class")) == targets).mean() == 1
 
 
 def test_ensembles_take_the_encoder_and_the_best_head() -> None:
     targets = np.arange(100) % 2
     good, poor = np.eye(2)[targets] * 0.8 + 0.1, np.full((100, 2), 0.5)
-    found = ensembles({"encoder": poor, "x": poor, "y": good}, targets, "accuracy")
+    found = ensembles({"encoder": poor, "x": poor, "y": good}, judge_of(targets), "accuracy")
     assert found["ensemble-max"].weights == {"encoder": 1.0, "y": 1.0}
     assert found["ensemble-greedy"].weights == {"y": 1.0}
-    assert ensembles({"encoder": poor}, targets, "accuracy") == {}
+    assert ensembles({"encoder": poor}, judge_of(targets), "accuracy") == {}

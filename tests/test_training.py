@@ -23,6 +23,8 @@ from bertvision.training.batches import bucketed, padding_share
 from bertvision.training.collect import collect, collect_separate, encode
 from bertvision.types import Examples
 
+SHORT = FitOptions(max_length=64)
+
 
 def tiny_fit(table: Path, out: Path, **options: object) -> Run:
     settings = {"backbone": "tiny", "train": table, "polish": 2, "epochs": 1, "out": out} | options
@@ -149,7 +151,7 @@ def test_the_seed_changes_the_run_but_not_the_rows(table: Path, tmp_path: Path) 
 def test_separate_views_are_those_of_each_text_encoded_alone() -> None:
     encoder = load("tiny", 2, seed=0).eval()
     texts, pairs = ["the cat is big", "a dog"], ["the small cat", "the dog and the river"]
-    found = collect_separate(encoder, encode(encoder, Examples(texts, pairs, None), 64))
+    found = collect_separate(encoder, encode(encoder, Examples(texts, pairs, None), SHORT, windowed=False))
     for row in range(2):
         for view, text in (("first", texts[row]), ("second", pairs[row])):
             inputs = encoder.tokenizer([text], return_tensors="pt")
@@ -161,10 +163,12 @@ def test_separate_views_are_those_of_each_text_encoded_alone() -> None:
 
 def test_states_too_large_for_memory_go_to_a_file_and_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = load("tiny", 2, seed=0)
-    encoded = encode(encoder, Examples(["the cat is big", "a dog"], ["the small cat", "the dog"], None), 64)
-    memory = [collect(encoder, encoded)[1].layers, collect_separate(encoder, encoded).layers]
+    encoded = encode(
+        encoder, Examples(["the cat is big", "a dog"], ["the small cat", "the dog"], None), SHORT, windowed=False
+    )
+    memory = [collect(encoder, encoded.together, pairs=True).layers, collect_separate(encoder, encoded).layers]
     monkeypatch.setattr("bertvision.training.collect.MEMORY_SHARE", 0.0)
-    file = [collect(encoder, encoded)[1].layers, collect_separate(encoder, encoded).layers]
+    file = [collect(encoder, encoded.together, pairs=True).layers, collect_separate(encoder, encoded).layers]
     assert all(torch.equal(a, b) for a, b in zip(memory, file, strict=True))
 
 

@@ -38,7 +38,8 @@ class HiddenStates:
         return self.layers.shape[0]
 
     def take(self, rows: Tensor) -> "HiddenStates":
-        return HiddenStates(self.layers[rows], self.views, self.pooled[rows] if self.pooled is not None else None)
+        pooled, mask, places = (v[rows] if v is not None else None for v in (self.pooled, self.mask, self.places))
+        return HiddenStates(self.layers[rows], self.views, pooled, mask, places)
 
     def to(self, device: torch.device) -> "HiddenStates":
         pooled = self.pooled.to(device) if self.pooled is not None else None

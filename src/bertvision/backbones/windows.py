@@ -6,7 +6,7 @@ once, and an overlong question costs that question some of its end and not the w
 
 import hashlib
 import os
-import tempfile
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,10 +63,9 @@ def windowed(tokenizer: Any, examples: Examples, limit: int, stride: int) -> Win
     arrays = {key: np.asarray(value) for key, value in vars(made).items() if value is not None}
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=cache, suffix=".tmp") as aside:
-            save_file(arrays, aside.name)
-            os.replace(aside.name, file)
-            Path(aside.name).touch()  # the name that the block's end removes
+        aside = file.with_suffix(f".{os.getpid()}.tmp")
+        save_file(arrays, aside)
+        os.replace(aside, file)
     except (OSError, SafetensorError):
         pass  # a cache that cannot be written costs only time
     return made
@@ -95,8 +94,17 @@ def _tokenised(tokenizer: Any, texts: Sequence[str]) -> Iterable[tuple[np.ndarra
     """(tokens, characters) of each text, without special tokens."""
     for i in range(0, len(texts), BATCH):
         made = tokenizer(list(texts[i : i + BATCH]), add_special_tokens=False, verbose=False)
-        for encoding in made.encodings:
-            yield np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int32).reshape(-1, 2)
+        for text, encoding in zip(texts[i : i + BATCH], made.encodings, strict=True):
+            places = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+            if not text.isascii():
+                _keep_marks(text, places)
+            yield np.array(encoding.ids, np.int32), places
+
+
+def _keep_marks(text: str, places: np.ndarray) -> None:
+    """A tokenizer that strips accents leaves combining marks to no token: they belong to the letter before them."""
+    for mark in (i for i, letter in enumerate(text) if unicodedata.combining(letter)):
+        places[places[:, 1] == mark, 1] = mark + 1
 
 
 def _filled(

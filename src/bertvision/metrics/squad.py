@@ -62,7 +62,7 @@ def tune(null_probabilities: Array, answered: Array, unanswered: Array) -> float
     """The threshold that makes the mean of one quality highest: above it a question counts as unanswerable.
 
     `answered` and `unanswered` (N,) are the qualities with the span and with no answer. Half way between two questions,
-    so that neither is decided by rounding; 0 (nothing is answered) only where that is really best.
+    so that neither is decided by rounding; 0 or less (nothing is answered) only where that is really best.
     """
     order = np.argsort(null_probabilities, kind="stable")
     gains = np.concatenate([[0.0], np.cumsum((answered - unanswered)[order])])
@@ -71,7 +71,7 @@ def tune(null_probabilities: Array, answered: Array, unanswered: Array) -> float
     possible = np.concatenate([[True], ordered[1:] > ordered[:-1], [True]])
     cut = int(np.argmax(np.where(possible, gains, -np.inf)))
     if cut == 0:
-        return 0.0
+        return 0.0 if ordered[0] > 0 else -1.0
     return 1.0 if cut == len(ordered) else float((ordered[cut - 1] + ordered[cut]) / 2)
 
 

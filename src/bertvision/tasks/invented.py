@@ -1,8 +1,8 @@
 """Invented SQuAD: paragraphs about people, towns and firms that do not exist, with questions.
 
-Written by a seeded generator, so that span answering can be tried, taught and tested anywhere in seconds. Each paragraph
-tells some facts about two subjects; a question asks for one of them, or for one that is told only of the other
-subject or not at all, which makes it unanswerable however likely a candidate looks.
+Written by a seeded generator, so that span answering can be tried, taught and tested anywhere in seconds. Each
+paragraph tells some facts about two subjects; a question asks for one of them, or for one that is told only of the
+other subject or not at all, which makes it unanswerable however likely a candidate looks.
 """
 
 import json

@@ -1,0 +1,229 @@
+"""Question answering through the whole program: fit, resume, evaluate, score, predict, on invented paragraphs."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from conftest import Command
+from safetensors.torch import load_file
+
+import bertvision
+from bertvision.errors import UserError
+from bertvision.runs import Run
+from bertvision.tasks.invented import write
+
+HEADS = "last-layer,adapter-64-ngram"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("squad")
+    write(folder, train=16, dev=6)
+    return folder
+
+
+def tiny_fit(data: Path, out: Path, task: str = "squad2", **options: Any) -> Run:
+    settings = {"backbone": "tiny", "heads": HEADS, "polish": 1, "epochs": 1, "marks": "0,1/2,1"} | options
+    return bertvision.fit(task, quiet=True, data=data, out=out, **settings)
+
+
+@pytest.fixture(scope="module")
+def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return tiny_fit(data, tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_every_model_is_scored_by_the_official_metric_raw_and_tuned(run: Run) -> None:
+    assert run.scores["metric"] == "f1"
+    for mark in run.scores["marks"]:
+        assert {"encoder", "adapter-64-ngram+polish", "ensemble-greedy"} <= set(mark["dev"]) == set(mark["held_out"])
+        assert set(mark["null_thresholds"]) == set(mark["dev"])
+        for found in mark["held_out"].values():
+            # Tuned on these very questions, so it cannot be worse than the raw threshold.
+            assert found["f1"]["value"] >= found["raw_f1"]["value"]
+        for found in mark["dev"].values():
+            assert set(found) == {"f1", "exact", "HasAns_f1", "HasAns_exact", "NoAns_exact", "raw_f1", "raw_exact"}
+            assert found["exact"]["low"] <= found["exact"]["value"] <= found["exact"]["high"]
+
+
+def test_predictions_keep_every_models_answers_in_words(run: Run) -> None:
+    table = pyarrow.parquet.read_table(run.predictions_file("1"))
+    answers = table["answer: encoder"].to_pylist()
+    assert len(answers) == sum(part["examples"] for name, part in run.info["data"].items() if name != "train")
+    assert set(run.predictions("1")["dev"]["outputs"]) == set(run.mark("1")["dev"])
+
+
+def test_heads_on_tokens_change_nothing_in_the_encoder(data: Path, run: Run, tmp_path: Path) -> None:
+    plain = tiny_fit(data, tmp_path / "plain", heads="none")
+    one, two = (load_file(r.path / "marks/1/encoder/model.safetensors") for r in (run, plain))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_evaluate_repeats_the_scores_and_its_files_score_the_same(
+    data: Path, run: Run, tmp_path: Path, command: Command
+) -> None:
+    code, out, _ = command("evaluate", run.path, "--out", tmp_path / "official", "--json")
+    assert code == 0
+    found, model = json.loads(out), run.scores["selected"]["model"]
+    kept = run.mark(found["mark"])["dev"]
+    for name, scores in found["dev"].items():
+        assert scores["f1"]["value"] == pytest.approx(kept[name]["f1"]["value"], abs=1e-6)
+    files = [tmp_path / "official" / name for name in ("predictions.json", "na_prob.json")]
+    code, out, _ = command("score", "squad2", files[0], data / "dev-v2.0.json", "--na-prob", files[1], "--json")
+    assert code == 0
+    official = json.loads(out)
+    for key in ("exact", "f1", "HasAns_f1", "NoAns_exact"):
+        assert official[key] == pytest.approx(100 * kept[model][key]["value"], abs=1e-6)
+    assert official["total"] == run.info["data"]["dev"]["examples"]
+    assert official["best_f1"] >= official["f1"] - 1e-9
+    code, out, _ = command("score", "squad2", files[0], data / "dev-v2.0.json")
+    assert code == 0
+    assert "HasAns_exact" in out
+
+
+def test_the_papers_decoding_and_another_threshold_can_be_asked_for(run: Run) -> None:
+    silent = bertvision.evaluate(run.path, null_threshold=0.0)["dev"]["encoder"]
+    assert silent["NoAns_exact"]["value"] == 1
+    assert silent["HasAns_exact"]["value"] == 0
+    chatty = bertvision.evaluate(run.path, null_threshold=1.0)["dev"]["encoder"]
+    assert chatty["NoAns_exact"]["value"] == 0
+    assert bertvision.evaluate(run.path, decoding="argmax")["dev"]["encoder"]["f1"]["value"] <= 1
+
+
+def test_answers_stand_where_they_say_and_alternatives_are_listed(run: Run, command: Command) -> None:
+    context = "Ann Arko was born in Tarl. " * 20
+    code, out, _ = command(
+        "predict", run.path, "--question", "Where was Ann born?", "--context", context, "--top-k", "4",
+        "--null-threshold", "1", "--json",
+    )  # fmt: skip
+    assert code == 0
+    (row,) = json.loads(out)
+    assert row["answer"] == context[row["start"] : row["end"]] != ""
+    assert 0 <= row["no_answer"] <= 1
+    assert len(row["alternatives"]) == 4
+    shares = [other["probability"] for other in row["alternatives"]]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) <= 1
+    silent = bertvision.load(run.path).predict(["Where?"], [context], null_threshold=0.0)[0]
+    assert (silent["answer"], silent["start"]) == ("", None)
+    code, out, _ = command("predict", run.path, "--question", "Where?", "--context", context, "--null-threshold", "1")
+    assert code == 0
+    assert "characters" in out
+
+
+def test_files_of_questions_are_answered(run: Run, data: Path, tmp_path: Path, command: Command) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text(json.dumps({"question": "Who?", "context": "Bob left."}) + "\n")
+    code, out, _ = command("predict", run.path, "--file", path, "--json")
+    assert code == 0
+    assert json.loads(out)[0]["context"] == "Bob left."
+    code, out, _ = command("predict", run.path, "--file", data / "dev-v2.0.json", "--json")
+    assert code == 0
+    assert len(json.loads(out)) == run.info["data"]["dev"]["examples"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--question", "Who?"), "go together"),
+        (("--question", " ", "--context", "Bob"), "question of pair 1 is empty"),
+        (("--question", "Who?", "--context", "  "), "context of pair 1 is empty"),
+        (("--question", "Who?", "--context", "@nowhere.txt"), "no file 'nowhere.txt'"),
+        (("one text",), "give two texts"),
+    ],
+)
+def test_a_wrong_question_is_one_message(run: Run, command: Command, arguments: tuple[str, ...], message: str) -> None:
+    code, _, err = command("predict", run.path, *arguments)
+    assert code == 1
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ({}, "lacks an answer for"),
+        ([], "must hold one JSON object"),
+        (dict.fromkeys(range(3)), "lacks an answer"),
+    ],
+)
+def test_a_wrong_file_of_answers_is_one_message(
+    data: Path, tmp_path: Path, command: Command, answers: object, message: str
+) -> None:
+    (tmp_path / "p.json").write_text(json.dumps(answers))
+    code, _, err = command("score", "squad2", tmp_path / "p.json", data / "dev-v2.0.json")
+    assert code == 1
+    assert message in err
+
+
+def test_wrong_options_are_explained(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="means nothing without its context"):
+        tiny_fit(data, tmp_path / "a", pairs="separate")
+    with pytest.raises(UserError, match="--decoding 'best' is none of"):
+        tiny_fit(data, tmp_path / "b", decoding="best")
+    with pytest.raises(UserError, match="does not take --strict"):
+        bertvision.fit("rte", data=data, strict=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_answerability_is_a_class_per_question_over_windows(data: Path, tmp_path: Path) -> None:
+    run = tiny_fit(data, tmp_path / "run", task="squad2-answerable", heads="default", marks="0,1")
+    found = run.mark("1")
+    assert {"accuracy", "f1"} == set(found["dev"]["encoder"])
+    assert "adapter-64-views+polish" in found["dev"]
+    assert set(found["pairs"].values()) == {"joint"}
+    kept = run.predictions("1")["dev"]
+    assert len(kept["targets"]) == run.info["data"]["dev"]["examples"]
+    again = bertvision.evaluate(run.path)
+    selected = again["selected"]
+    dev = run.mark(again["mark"])["dev"]
+    assert again["dev"][selected]["accuracy"]["value"] == pytest.approx(dev[selected]["accuracy"]["value"])
+    (answer,) = bertvision.load(run.path).predict(["Where?"], ["Ann lives in Tarl. " * 30])
+    assert answer["label"] in ("answerable", "unanswerable")
+
+
+def test_squad_1_without_unanswerable_questions_works(data: Path, tmp_path: Path) -> None:
+    for part in ("train", "dev"):
+        found = json.loads((data / f"{part}-v2.0.json").read_text())
+        for article in found["data"]:
+            for paragraph in article["paragraphs"]:
+                paragraph["qas"] = [q for q in paragraph["qas"] if q["answers"]]
+                for question in paragraph["qas"]:
+                    del question["is_impossible"]
+        (tmp_path / f"{part}-v1.1.json").write_text(json.dumps(found))
+    run = tiny_fit(tmp_path, tmp_path / "run", marks="1", heads="last-layer")
+    assert run.mark("1")["dev"]["encoder"]["NoAns_exact"]["value"] == 0
+    with pytest.raises(UserError, match="All training answers are the same"):
+        tiny_fit(tmp_path, tmp_path / "other", task="squad2-answerable")
+
+
+def test_an_interrupted_run_goes_on_to_the_same_end(data: Path, run: Run, tmp_path: Path) -> None:
+    options = [
+        "fit", "squad2", "--data", data, "--backbone", "tiny", "--heads", HEADS, "--polish", "1", "--epochs", "1",
+        "--marks", "0,1/2,1", "--out", tmp_path / "run",
+    ]  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-m", "bertvision", *map(str, options)], stderr=subprocess.PIPE, text=True
+    ) as started:
+        assert started.stderr is not None
+        for line in started.stderr:
+            if "1/2 epochs:" in line:
+                started.send_signal(signal.SIGINT)
+                break
+        started.stderr.read()
+        assert started.wait(60) == 1
+    again = bertvision.fit(
+        "squad2", resume=True, quiet=True, data=data, backbone="tiny", heads=HEADS, polish=1, epochs=1,
+        marks="0,1/2,1", out=tmp_path / "run",
+    )  # fmt: skip
+    for mark in ("1/2", "1"):
+        for name, found in run.mark(mark)["dev"].items():
+            assert again.mark(mark)["dev"][name]["f1"] == found["f1"], (mark, name)
+    one, two = (load_file(r.path / "marks/1/heads.safetensors") for r in (run, again))
+    assert all(np.array_equal(one[key], two[key]) for key in one)

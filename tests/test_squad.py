@@ -1,0 +1,461 @@
+"""SQuAD: reading, windows, labels, decoding and the official metric, each against something independent."""
+
+import collections
+import json
+import re
+import string
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+
+from bertvision.backbones import tiny
+from bertvision.backbones.encoder import load as load_encoder
+from bertvision.backbones.windows import labelled, windowed
+from bertvision.errors import UserError
+from bertvision.metrics.squad import Gold, qualities, report, tune
+from bertvision.options import FitOptions
+from bertvision.spans import argmax_spans, best_spans, n_best
+from bertvision.tasks import load
+from bertvision.tasks.invented import invent, write
+from bertvision.tasks.sampling import hold_out
+from bertvision.tasks.squad import Reading, examples_of, read_json
+from bertvision.training.judging import SpanJudge, per_example
+from bertvision.types import Answer, Examples, Questions, Windows
+
+SHARED = Path(__file__).parents[2] / "shared" / "data" / "SQuAD2"
+real = pytest.mark.skipif(not SHARED.exists(), reason="the real SQuAD files are not here")
+
+
+def tokenizer() -> Any:
+    return transformers.AutoTokenizer.from_pretrained(tiny.folder())
+
+
+def one_question(context: str, answer: str, question: str = "who is it", start: int | None = None) -> Examples:
+    place = context.index(answer) if start is None else start
+    golds = (Answer(answer, place),) if answer else ()
+    return Examples([question], [context], np.array([int(bool(answer))]), Questions(["q"], ["title"], [golds]))
+
+
+def spoken(windows: Windows) -> np.ndarray:
+    """Outputs that are sure of every window's label."""
+    assert windows.answers is not None
+    outputs = np.full((len(windows.tokens), 2), 1e-6, np.float32)
+    for column in (0, 1):
+        outputs[windows.offsets[:-1] + windows.answers[:, column], column] = 1
+    return outputs
+
+
+# ---- reading
+
+
+def squad(contexts: list[tuple[str, list[dict[str, Any]]]]) -> dict[str, Any]:
+    return {"data": [{"title": "t", "paragraphs": [{"context": c, "qas": q} for c, q in contexts]}]}
+
+
+def entry(name: str, text: str = "", start: int = 0, **more: Any) -> dict[str, Any]:
+    answers = [{"text": text, "answer_start": start}] if text else []
+    return {"id": name, "question": "who?", "answers": answers} | more
+
+
+def test_squad_1_and_2_are_read_and_offsets_are_mended_counted_and_said() -> None:
+    found = squad(
+        [
+            ("Ann met Bob. Ann left.", [entry("a", "Ann", 0), entry("b", "Ann", 11), entry("c", "Zoe", 3)]),
+            ("Bob", [entry("d", is_impossible=True), entry("e", "Bob", is_impossible=True)]),
+            (" ", [entry("f", "x")]),
+        ]
+    )
+    reading = Reading("file", strict=False, for_training=True)
+    data = examples_of(found, reading)
+    assert data.questions is not None
+    assert data.targets is not None
+    assert data.questions.ids == ["a", "b", "d", "e"]
+    assert data.questions.answers[1] == (Answer("Ann", 13),)
+    assert data.targets.tolist() == [1, 1, 0, 0]
+    notes = " ".join(reading.notes())
+    assert "1 questions where an answer stood elsewhere" in notes
+    assert "(first: id c)" in notes
+    assert "(first: id f)" in notes
+    for_dev = examples_of(found, Reading("file", strict=False, for_training=False))
+    assert for_dev.questions is not None
+    assert for_dev.questions.answers[2] == (Answer("Zoe", -1),)  # still scored by its text
+    with pytest.raises(UserError, match="id b: the answer 'Ann' does not stand at 11"):
+        examples_of(found, Reading("file", strict=True, for_training=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"data": [{"paragraphs": [{"context": "a", "qas": [', "line 1, column 52: not JSON .*cut short"),
+        ('{"data": [}', "line 1, column 11: not JSON"),
+        ('{"rows": []}', "the file has no 'data'"),
+        ('{"data": [{"paragraphs": [{"qas": []}]}]}', r"data\[0\].paragraphs\[0\] has no 'context'"),
+        ('{"data": [{"paragraphs": [{"context": "c", "qas": [{"question": "q"}]}]}]}', r"qas\[0\] has no 'id'"),
+        ('{"data": []}', "has no questions"),
+        (json.dumps(squad([("Bob", [entry("x"), entry("x")])])), "1 ids occur twice, e.g. 'x'"),
+    ],
+)
+def test_a_broken_file_is_refused_with_its_place(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_json(path, Reading(str(path), False, True))
+
+
+def test_folder_and_files_give_the_same_data_and_mistakes_are_explained(tmp_path: Path) -> None:
+    write(tmp_path / "SQuAD2", train=12, dev=4)
+    files = {part: str(tmp_path / "SQuAD2" / f"{part}-v2.0.json") for part in ("train", "dev")}
+    one = load(FitOptions(task="squad2", data=str(tmp_path)))
+    assert one.train.digest() == load(FitOptions(task="squad2", **files)).train.digest()
+    assert one.kind == "span"
+    assert one.metrics[:2] == ("f1", "exact")
+    answerable = load(FitOptions(task="squad2-answerable", data=str(tmp_path)))
+    assert answerable.labels == ("unanswerable", "answerable")
+    with pytest.raises(UserError, match="needs both --train FILE and --dev FILE"):
+        load(FitOptions(task="squad2", train=files["train"]))
+    with pytest.raises(UserError, match="holds no train file of SQuAD"):
+        load(FitOptions(task="squad2", data=str(tmp_path / "SQuAD2" / "..")).__class__(task="squad2", data="src"))
+    with pytest.raises(UserError, match="does not take --text"):
+        load(FitOptions(task="squad2", data=str(tmp_path), text="x"))
+
+
+def test_whole_articles_are_held_out_and_whole_contexts_where_there_is_one_article() -> None:
+    data = examples_of(invent(40, seed=3), Reading("", True, True))
+    assert data.questions is not None
+    assert data.pairs is not None
+    rest, held = hold_out(data)
+    assert {data.questions.articles[i] for i in held}.isdisjoint(data.questions.articles[i] for i in rest)
+    assert 0.04 < len(held) / len(data) <= 0.1
+    single = replace(data, questions=replace(data.questions, articles=["one"] * len(data)))
+    rest, held = hold_out(single)
+    assert {data.pairs[i] for i in held}.isdisjoint(data.pairs[i] for i in rest)
+
+
+def test_the_generator_is_deterministic_and_its_answers_stand_where_it_says() -> None:
+    assert invent(9, seed=4) == invent(9, seed=4) != invent(9, seed=5)
+    data = examples_of(invent(30, seed=1), Reading("", strict=True, for_training=True))
+    assert data.targets is not None
+    assert 0.25 < 1 - data.targets.mean() < 0.45
+
+
+# ---- windows and labels
+
+
+def test_windows_are_those_of_the_tokenizer_itself() -> None:
+    made, data = tokenizer(), examples_of(invent(6, seed=1), Reading("", True, True))
+    assert data.pairs is not None
+    found = windowed(made, data, 120, 16)
+    expected = made(
+        data.texts, data.pairs, truncation="only_second", max_length=120, stride=16, return_overflowing_tokens=True
+    )
+    assert len(found) == len(expected["input_ids"]) > len(data)
+    assert found.examples.tolist() == expected["overflow_to_sample_mapping"]
+    for i, encoding in enumerate(expected.encodings):
+        here = slice(found.offsets[i], found.offsets[i + 1])
+        assert found.tokens[here].tolist() == encoding.ids
+        assert found.types[here].tolist() == encoding.type_ids
+        assert found.segments[here].tolist() == [0 if s is None else s + 1 for s in encoding.sequence_ids]
+        inside = found.segments[here] == 2
+        assert found.characters is not None
+        assert found.characters[here][inside].tolist() == np.array(encoding.offsets)[inside].tolist()
+
+
+TEXTS = [
+    ("The  cat\tsat\r\non the mat 😀 with Zoë and Zoe\u0308.", "Zoe\u0308"),
+    ("naïve café — “quoted” 😀😀 text", "😀😀"),
+    ("東京は日本の首都です。人口は多い。", "日本の首都"),
+    ("tab\tseparated\tvalues\r\nnew line", "separated"),
+    ("x" * 300 + " end of it", "end"),
+]
+
+
+@pytest.mark.parametrize(("context", "answer"), TEXTS)
+def test_an_answer_in_any_script_comes_back_from_its_label(context: str, answer: str) -> None:
+    encoder = load_encoder("minilm-l6", 2, 0, span=True)
+    data = one_question(context, answer)
+    windows, cut = labelled(encoder.encode_windows(data, 40, 10), data)
+    assert cut == 0
+    assert best_spans(spoken(windows), windows, 30).texts(data) == [answer]
+
+
+def test_every_invented_answer_comes_back_whatever_the_window() -> None:
+    made, data = tokenizer(), examples_of(invent(20, seed=7), Reading("", True, True))
+    assert data.questions is not None
+    for limit, stride in ((128, 32), (90, 40), (64, 30)):
+        windows, _ = labelled(windowed(made, data, limit, stride), data)
+        found = best_spans(spoken(windows), windows, 40)
+        for text, null, golds in zip(found.texts(data), found.null_probabilities, data.questions.answers, strict=True):
+            assert (null > 0.5) == (not golds)
+            assert not golds or text == golds[0].text
+
+
+def test_an_overlong_question_is_cut_and_counted_and_a_huge_context_takes_many_windows() -> None:
+    context = "the cat sat " * 9000 + "here is Bob"
+    assert len(context) > 100_000
+    data = one_question(context, "Bob", question="why " * 500)
+    windows, _ = labelled(windowed(tokenizer(), data, 128, 32), data)
+    assert windows.truncated == 1
+    assert windows.lengths.max() <= 128
+    assert len(windows) > 100
+    assert best_spans(spoken(windows), windows, 30).texts(data) == ["Bob"]
+
+
+def test_an_answer_cut_by_a_token_is_counted() -> None:
+    data = one_question("the river", "ive")
+    windows, cut = labelled(windowed(tokenizer(), data, 64, 16), data)
+    assert cut == 1
+    assert best_spans(spoken(windows), windows, 30).texts(data) == ["river"]
+
+
+def test_windows_are_cached_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("bertvision.backbones.windows.WORTH_KEEPING", 1)
+    made, data = tokenizer(), examples_of(invent(6, seed=1), Reading("", True, True))
+    first = windowed(made, data, 64, 16)
+    (kept,) = tmp_path.rglob("*.safetensors")
+    monkeypatch.setattr("bertvision.backbones.windows._windowed", lambda *_: pytest.fail("not read from the cache"))
+    again = windowed(made, data, 64, 16)
+    assert all(np.array_equal(getattr(first, name), getattr(again, name)) for name in ("tokens", "characters"))
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("bertvision.backbones.windows.WORTH_KEEPING", 1)
+    kept.write_bytes(b"broken")
+    assert np.array_equal(windowed(made, data, 64, 16).tokens, first.tokens)
+    windowed(made, data, 64, 8)
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 2
+
+
+# ---- decoding
+
+
+def random_windows(draw: np.random.Generator) -> tuple[Windows, np.ndarray]:
+    lengths = draw.integers(4, 14, 5)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    segments = np.concatenate([np.array([0, 1, 0] + [2] * (n - 3))[:n] for n in lengths]).astype(np.int8)
+    characters = np.stack([np.arange(offsets[-1]) * 2, np.arange(offsets[-1]) * 2 + 1], 1)
+    none = np.zeros(offsets[-1], np.int32)
+    windows = Windows(none, none, segments, offsets, 0, np.array([0, 0, 1, 2, 2]), characters)
+    return windows, draw.random((offsets[-1], 2)).astype(np.float32)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_best_spans_are_those_of_trying_every_one(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    windows, outputs = random_windows(draw)
+    length = int(draw.integers(1, 6))
+    found = best_spans(outputs, windows, length, top=3)
+    for example in range(3):
+        tried = []
+        for window in np.flatnonzero(windows.examples == example):
+            first, last = windows.offsets[window], windows.offsets[window + 1]
+            context = [i for i in range(first, last) if windows.segments[i] == 2]
+            tried += [
+                (np.log(outputs[i, 0]) + np.log(outputs[j, 1]), 2 * i, 2 * j + 1)
+                for i in context
+                for j in context
+                if i <= j < i + length
+            ]
+        tried.sort(reverse=True)
+        for place, (score, start, end) in enumerate(tried[:3]):
+            assert found.scores[example, place] == pytest.approx(score, abs=1e-5)
+            assert (found.starts[example, place], found.ends[example, place]) == (start, end)
+        nulls = [outputs[windows.offsets[w]] for w in np.flatnonzero(windows.examples == example)]
+        assert found.nulls[example] == pytest.approx(min(np.log(pair).sum() for pair in nulls), abs=1e-5)
+
+
+def test_the_papers_decoding_takes_two_independent_maxima() -> None:
+    segments = np.array([0, 1, 0, 2, 2, 2], np.int8)
+    characters = np.array([[0, 0]] * 3 + [[0, 1], [1, 2], [2, 3]])
+    none = np.zeros(6, np.int32)
+    windows = Windows(none, none, segments, np.array([0, 6]), 0, np.array([0]), characters)
+    crossed = np.array([[0.1, 0.1], [0, 0], [0, 0], [0.2, 0.6], [0.1, 0.1], [0.6, 0.2]])
+    assert argmax_spans(crossed, windows).null_probabilities[0] > 0.5  # the end lies before the start
+    assert best_spans(crossed, windows, 3).starts[0, 0] == 0 or best_spans(crossed, windows, 3).ends[0, 0] >= 1
+    straight = crossed[[0, 1, 2, 5, 4, 3]]
+    found = argmax_spans(straight, windows)
+    assert (found.starts[0, 0], found.ends[0, 0]) == (0, 3)
+    assert found.null_probabilities[0] < 0.5
+
+
+def test_probabilities_of_n_best_answers_add_up_and_no_place_is_listed_twice() -> None:
+    windows, outputs = random_windows(np.random.default_rng(1))
+    both = replace(windows, characters=np.tile(windows.characters[:1], (len(windows.tokens), 1)))  # type: ignore[index]
+    found = best_spans(outputs, windows, 5, top=6)
+    share, answers = n_best(found, 0, "x" * 200, 6)
+    assert share + sum(float(str(a["probability"])) for a in answers) <= 1 + 1e-9
+    assert len({(a["start"], a["end"]) for a in answers}) == len(answers)
+    assert len(n_best(best_spans(outputs, both, 5, top=6), 0, "x" * 200, 6)[1]) == 1
+
+
+# ---- the metric, against an implementation that shares no line with ours
+
+
+def plain_normal(text: str) -> str:
+    kept = "".join(c for c in text.lower() if c not in set(string.punctuation))
+    return " ".join(word for word in re.sub(r"\b(?:a|an|the)\b", " ", kept).split(" ") if word.strip()).strip()
+
+
+def plain_score(golds: list[str], said: str, kind: str) -> float:
+    golds = [g for g in golds if " ".join(plain_normal(g).split())] or [""]
+    best = 0.0
+    for gold in golds:
+        left, right = plain_normal(gold).split(), plain_normal(said).split()
+        if kind == "exact" or not left or not right:
+            value = float(left == right)
+        else:
+            pool, same = collections.Counter(left), 0
+            for word in right:
+                if pool[word] > 0:
+                    pool[word] -= 1
+                    same += 1
+            value = 2 * (same / len(right)) * (same / len(left)) / (same / len(right) + same / len(left)) if same else 0
+        best = max(best, value)
+    return best
+
+
+def plain_report(golds: dict[str, list[str]], said: dict[str, str], nulls: dict[str, float]) -> dict[str, float]:
+    result: dict[str, float] = {}
+    for kind in ("exact", "f1"):
+        each = {q: plain_score(golds[q], said[q], kind) for q in golds}
+        result[kind] = 100.0 * sum(each.values()) / len(each)
+        for prefix, wanted in (("HasAns_", True), ("NoAns_", False)):
+            some = [each[q] for q in golds if bool(golds[q]) is wanted]
+            if some:
+                result[prefix + kind] = 100.0 * sum(some) / len(some)
+        # Every prefix of the questions in order of their null probability is answered, the rest is not.
+        order = sorted(nulls, key=lambda q: nulls[q])
+        totals = []
+        for count in range(len(order) + 1):
+            answered = set(order[:count])
+            totals.append(sum(
+                (each[q] if golds[q] else float(not said[q])) if q in answered else float(not golds[q]) for q in golds
+            ))  # fmt: skip
+        result[f"best_{kind}"] = 100.0 * max(totals) / len(each)
+    return result
+
+
+WORDS = [
+    "the",
+    "a",
+    "an",
+    "The",
+    "cat",
+    "Cat.",
+    "cat's",
+    "dog",
+    "—",
+    "“q”",
+    "...",
+    "U.S.",
+    "",
+    " ",
+    "theory",
+    "é",
+    "1,000",
+]
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_the_metric_equals_an_independent_one_on_a_thousand_files(block: int) -> None:
+    for seed in range(100):
+        draw = np.random.default_rng([block, seed])
+
+        def text(most: int = 5, draw: np.random.Generator = draw) -> str:
+            return " ".join(draw.choice(WORDS, draw.integers(0, most)))
+
+        names = [f"q{i}" for i in range(draw.integers(1, 25))]
+        golds = {name: [text() for _ in range(draw.integers(0, 4))] for name in names}
+        said = {q: str(draw.choice(golds[q])) if golds[q] and draw.random() < 0.5 else text() for q in names}
+        nulls = {name: float(np.round(draw.random(), 1 if seed % 2 else 6)) for name in names}
+        found, expected = report(golds, said, nulls), plain_report(golds, said, nulls)
+        for key, value in expected.items():
+            assert found[key] == pytest.approx(value, abs=1e-10), key
+        assert found["exact"] == report(golds, said)["exact"]  # by default nothing is nulled
+        assert ("NoAns_exact" in found) == any(not answers for answers in golds.values())
+        everything = report(golds, said, nulls, threshold=-1.0)
+        assert everything["exact"] == pytest.approx(100 * np.mean([not answers for answers in golds.values()]))
+
+
+def test_perfect_and_empty_predictions_and_the_strict_threshold() -> None:
+    golds = {"a": ["the Cat"], "b": [], "c": ["x", "y z"]}
+    perfect = report(golds, {"a": "cat!", "b": "", "c": "y z"}, {"a": 0.2, "b": 0.2, "c": 0.9}, threshold=0.2)
+    assert perfect["HasAns_exact"] == 50  # only what lies above the threshold is nulled
+    assert report(golds, {"a": "cat!", "b": "", "c": "y z"})["f1"] == 100
+    assert report(golds, dict.fromkeys(golds, ""))["exact"] == pytest.approx(100 / 3)
+    assert report(golds, {"a": "", "b": "", "c": "y"})["HasAns_f1"] == pytest.approx(100 * (2 / 3) / 2)
+
+
+def test_the_tuned_threshold_is_the_best_of_all() -> None:
+    for seed in range(50):
+        draw = np.random.default_rng(seed)
+        nulls = np.round(draw.random(30), 1)
+        answered, unanswered = draw.random(30), (draw.random(30) < 0.5).astype(float)
+
+        def total(
+            limit: float, nulls: np.ndarray = nulls, a: np.ndarray = answered, u: np.ndarray = unanswered
+        ) -> float:
+            return float(np.where(nulls > limit, u, a).mean())
+
+        limits = [-1.0, 0.0, 1.0, *np.unique(nulls)]
+        chosen = tune(nulls, answered, unanswered)
+        assert total(chosen) == pytest.approx(max(total(limit) for limit in limits))
+
+
+def test_a_question_is_answerable_if_any_window_says_so() -> None:
+    none = np.empty(0)
+    windows = Windows(none, none, none, np.arange(5), 0, np.array([0, 0, 1, 1]))
+    outputs = np.array([[0.9, 0.1], [0.3, 0.7], [0.8, 0.2], [0.9, 0.1]])
+    assert per_example(outputs, windows).tolist() == [[0.3, 0.7], [0.8, 0.2]]
+
+
+def test_raw_and_tuned_scores_part_where_the_null_probability_is_biased() -> None:
+    data = examples_of(invent(20, seed=2), Reading("", True, True))
+    windows, _ = labelled(windowed(tokenizer(), data, 128, 32), data)
+    outputs = spoken(windows) * 0.1
+    outputs[windows.offsets[:-1]] += 0.3  # every window is inclined to "no answer"
+    judge = SpanJudge(data, windows, FitOptions(task="squad2"))
+    threshold = judge.threshold(outputs)
+    found = judge.predictions(outputs, threshold)
+    tuned, raw = found.values[:, 1].mean(), found.values[:, 3].mean()
+    assert tuned > 0.99 > raw + 0.3
+    assert np.array_equal(qualities(judge.golds, found.answers(threshold)), found.values[:, :2])
+
+
+def test_golds_normalise_and_compare_as_the_official_script_does() -> None:
+    assert Gold.of(["..."]).texts == ("",)  # a gold that normalises to nothing does not count
+    assert Gold.of(["..."]).answerable
+    assert Gold.of(["“cat”"]).quality("cat") == (0.0, 0.0)  # quotes of Unicode are not punctuation
+    assert Gold.of(["the theory"]).quality("Theory,") == (1.0, 1.0)
+
+
+# ---- the real files
+
+
+@real
+def test_labels_of_the_real_train_set_come_back() -> None:
+    data = read_json(SHARED / "train-v2.0.json", Reading("train", False, True))
+    assert (len(data), int((data.targets == 0).sum())) == (129_725, 42_132)
+    some = data.take(range(0, len(data), 25))
+    assert some.questions is not None
+    encoder = load_encoder("minilm-l6", 2, 0, span=True)
+    windows, _ = labelled(encoder.encode_windows(some, 386, 128), some)
+    found = best_spans(spoken(windows), windows, 60)
+    pairs = [(g, t) for g, t in zip(some.questions.answers, found.texts(some), strict=True) if g]
+    right = [Gold.of([golds[0].text]).quality(text)[0] for golds, text in pairs]
+    assert np.mean(right) > 0.995
+
+
+@real
+def test_on_the_real_dev_set_perfect_is_100_and_silence_is_half() -> None:
+    from bertvision.tasks.squad import golds as golds_of
+
+    golds = golds_of(SHARED / "dev-v2.0.json")
+    assert len(golds) == 11_873
+    perfect = report(golds, {name: answers[0] if answers else "" for name, answers in golds.items()})
+    assert perfect["exact"] == perfect["f1"] == perfect["HasAns_f1"] == 100
+    silent = report(golds, dict.fromkeys(golds, ""))
+    assert round(silent["exact"], 2) == round(silent["f1"], 2) == 50.07
