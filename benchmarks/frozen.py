@@ -16,8 +16,7 @@ import numpy as np
 
 import bertvision
 from bertvision.backbones import backbones
-from bertvision.metrics.glue import measure
-from bertvision.metrics.intervals import compare, score
+from bertvision.metrics.intervals import compare, measure, score
 from bertvision.options import FitOptions
 from bertvision.tasks import tasks
 from bertvision.training.setting import parts_of

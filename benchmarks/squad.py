@@ -1,0 +1,160 @@
+"""SQuAD 2.0 over fine-tuning: encoder, heads and ensembles, and the paper's three claims; one small file per run.
+
+    python benchmarks/squad.py run --data ../shared/data/SQuAD2 --limit 8000     # the run directory is kept, see --runs
+    python benchmarks/squad.py table                                             # Markdown for docs/results.md
+
+(a) head above encoder at equal fine-tuning; (b) ensemble above both; (c) a head trained on the first mark's states,
+asked on the last mark's states, above the same head on the states it was trained on. Each a paired bootstrap on dev.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import bertvision
+from bertvision.backbones import encoder as backbones
+from bertvision.heads.base import Shape
+from bertvision.kinds import Scale
+from bertvision.metrics.intervals import compare, score
+from bertvision.options import FitOptions
+from bertvision.runs import Run
+from bertvision.tasks import load as load_task
+from bertvision.training.answering import answer
+from bertvision.training.checkpoints import load_heads
+from bertvision.training.collect import encode
+from bertvision.training.judging import judge_of
+from bertvision.training.setting import HELD_OUT, parts_of
+
+RESULTS = Path(__file__).parent / "results" / "squad"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=["run", "table"])
+    parser.add_argument("--data", default="../shared/data/SQuAD2")
+    parser.add_argument("--task", default="squad2")
+    parser.add_argument("--backbone", default="minilm-l6")
+    parser.add_argument("--limit", type=int, default=8000)
+    parser.add_argument("--dev-limit", type=int, default=2000)
+    parser.add_argument("--epochs", default="1")
+    parser.add_argument("--marks", default="1/4,1/2,1")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    given = parser.parse_args()
+    if given.action == "table":
+        print(table())
+        return
+    names = ("task", "data", "backbone", "limit", "dev_limit", "epochs", "marks", "seed")
+    options = {name: getattr(given, name) for name in names}
+    label = f"{given.task}-{Path(given.backbone).name}-{given.limit}-{given.epochs}-{given.seed}".replace("/", "_")
+    out = given.runs / label
+    run = Run(out) if out.exists() else bertvision.fit(options.pop("task"), out=out, **options)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{label}.json").write_text(json.dumps(summary(run), indent=1) + "\n")
+
+
+def summary(run: Run) -> dict[str, Any]:
+    info, kind = run.info, run.info["kind"]
+    options = {name: value for name, value in info["options"].items() if name not in ("out", "data")}
+    marks = []
+    for entry in run.scores["marks"]:
+        dev = run.predictions(entry["epoch"])["dev"]
+        metrics = ("f1", "exact") if kind == "span" else ("accuracy", "f1")
+        pairs = {"best_head": "encoder", "selected": "encoder"}
+        pairs |= {name: "encoder" for name in entry["dev"] if name.startswith("ensemble")}
+        named = {"best_head": entry["best_head"], "selected": entry["selected"]}
+        differences = {
+            f"{one} - {other}": {
+                metric: _difference(dev, named.get(other, other), named.get(one, one), metric, kind)
+                for metric in metrics
+            }
+            for one, other in [*pairs.items(), ("ensemble-max", "best_head"), ("ensemble-greedy", "best_head")]
+        }
+        kept = {key: entry[key] for key in ("epoch", "selected", "best_head", "costs", "seconds")}
+        kept["null_thresholds"] = entry.get("null_thresholds")
+        for split in ("held_out", "dev"):
+            kept[split] = {
+                model: {metric: _rounded(value) for metric, value in found.items()}
+                for model, found in entry[split].items()
+            }
+        marks.append(kept | {"differences": differences})
+    result = {"options": options, "metrics": info["metrics"], "selected": run.scores["selected"], "marks": marks}
+    result |= {key: info[key] for key in ("costs", "parameters", "versions")}
+    result["examples"] = {name: part["examples"] for name, part in info["data"].items()}
+    if kind == "span" and len(marks) > 1:
+        result["transfer"] = transfer(run, marks[0]["epoch"], marks[-1]["epoch"])
+    return result
+
+
+def transfer(run: Run, early: str, late: str) -> dict[str, Any]:
+    """Heads of the `early` mark on the states of the `late` one; thresholds are tuned on held-out questions again."""
+    options, shape = FitOptions(**run.info["options"]), Shape(**run.info["shape"])
+    parts = parts_of(load_task(options), options)
+    names = list(run.mark(early)["pairs"])
+    heads, _ = load_heads(run.mark_folder(early), shape, names)
+    encoder = backbones.load(str(run.mark_folder(late) / "encoder"), 2, 0, span=True, pooled=shape.pooled)
+    found: dict[str, Any] = {}
+    judges, outputs = {}, {}
+    for split in (HELD_OUT, "dev"):
+        encoded = encode(encoder, parts[split], options, windowed=True)
+        judges[split] = judge_of("span", parts[split], encoded.together, options)
+        outputs[split] = answer(encoder, encoded, "joint", heads, shape, "span", Scale())
+    before = run.predictions(early)["dev"]["outputs"]
+    for name in names:
+        threshold = judges[HELD_OUT].threshold(outputs[HELD_OUT][name])
+        values = judges["dev"].predictions(outputs["dev"][name], threshold).values
+        targets = judges["dev"].targets
+        found[name] = {
+            metric: {
+                "own": _rounded(run.mark(early)["dev"][name][metric]),
+                "later": _rounded(score(values, targets, metric, "span").as_dict()),
+                "later - own": _rounded(compare(before[name], values, targets, metric, "span").as_dict()),
+            }
+            for metric in ("f1", "exact")
+        }
+    return {"early": early, "late": late, "heads": found}
+
+
+def _difference(dev: dict[str, Any], one: str, other: str, metric: str, kind: str) -> dict[str, float]:
+    outputs = dev["outputs"]
+    return _rounded(compare(outputs[one], outputs[other], dev["targets"], metric, kind).as_dict())
+
+
+def _rounded(values: dict[str, float]) -> dict[str, float]:
+    return {key: round(value, 4) for key, value in values.items()}
+
+
+def table() -> str:
+    lines: list[str] = []
+    for file in sorted(RESULTS.glob("*.json")):
+        result = json.loads(file.read_text())
+        metrics = [metric for metric in result["metrics"] if metric != "HasAns_exact"]
+        lines += ["", f"### {file.stem}", "", f"| epochs | model | s | {' | '.join(metrics)} |"]
+        lines.append("|---" * (3 + len(metrics)) + "|")
+        for mark in result["marks"]:
+            for model, found in mark["dev"].items():
+                chosen = "**" if model == mark["selected"] else ""
+                first = found[metrics[0]]
+                cells = [f"{first['value']:.3f} [{first['low']:.3f}, {first['high']:.3f}]"]
+                cells += [f"{found[metric]['value']:.3f}" for metric in metrics[1:]]
+                seconds = f"{mark['seconds']:.0f}" if model == "encoder" else ""
+                lines.append(f"| {mark['epoch']} | {chosen}{model}{chosen} | {seconds} | {' | '.join(cells)} |")
+        lines += ["", f"| epochs | {metrics[0]} | difference [95%] |", "|---|---|---|"]
+        for mark in result["marks"]:
+            for name, found in mark["differences"].items():
+                lines.append(f"| {mark['epoch']} | {name} | {_interval(found[metrics[0]])} |")
+        for name, found in result.get("transfer", {}).get("heads", {}).items():
+            f1 = found["f1"]
+            moved = f"{f1['own']['value']:.3f} to {f1['later']['value']:.3f}"
+            lines.append(f"| {result['transfer']['early']} on {result['transfer']['late']} | {name}: {moved} |"
+                         f" {_interval(f1['later - own'])} |")  # fmt: skip
+    return "\n".join(lines)
+
+
+def _interval(found: dict[str, float]) -> str:
+    return f"{found['value']:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]"
+
+
+if __name__ == "__main__":
+    main()
