@@ -14,8 +14,8 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $(READY)
 
-demo: $(READY)  ## fit a real encoder on real film reviews, and ask it about new ones
-	@$(BIN)/bertvision demo
+demo: $(READY)  ## fit a real encoder on film reviews and on questions, and ask it about new ones
+	@$(BIN)/bertvision demo && $(BIN)/bertvision demo --questions
 
 test: $(READY)  ## all tests, offline
 	@HF_HUB_OFFLINE=1 $(BIN)/python -m pytest

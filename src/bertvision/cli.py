@@ -24,6 +24,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+ARNHOLM = (
+    "Arnholm lies on the river Issel. About 31,400 people live in Arnholm. The bridge of Arnholm was built by"
+    " Mara Teld. Arnholm is known for its pianos."
+)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 NullThreshold = Annotated[
@@ -229,20 +233,34 @@ def ls(
 
 @app.command()
 def demo(
-    out: Annotated[str | None, typer.Option(help="Run directory to make. Default: runs/demo-minilm-l6.")] = None,
+    questions: Annotated[
+        bool, typer.Option("--questions", help="Answer questions on (invented) paragraphs instead.")
+    ] = False,
+    out: Annotated[str | None, typer.Option(help="Run directory to make. Default: one in runs/.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run.")] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Fit a real encoder on real film reviews in a few minutes, and ask it about new ones."""
+    """Fit a real encoder on film reviews, or on questions, in two or three minutes, and ask it about new ones."""
     from bertvision.progress import Progress
     from bertvision.training.fit import fit as run_fit
 
     progress = Progress(quiet=json)
-    progress.say("Sentiment of film-review sentences (Rotten Tomatoes), encoder minilm-l6, one epoch on 4,000 of them.")
-    run = run_fit(FitOptions(task="demo", limit=4000, out=out), resume=resume, progress=progress)
+    if questions:
+        progress.say("Questions on paragraphs about invented people, towns and firms, encoder minilm-l6, one epoch.")
+        options = FitOptions(task="squad2-invented", limit=800, dev_limit=300, batch_size=8, marks="1/2,1", out=out)
+    else:
+        progress.say("Sentiment of film-review sentences (Rotten Tomatoes), encoder minilm-l6, one epoch on 4,000.")
+        options = FitOptions(task="demo", limit=4000, out=out)
+    run = run_fit(options, resume=resume, progress=progress)
     _show_run(run, json)
-    if not json:
+    if json:
+        return
+    if questions:
+        for question in ("Who built the bridge of Arnholm?", "When was Arnholm founded?"):
+            predict(str(run.path), question=question, context=ARNHOLM)
+        typer.echo(f'Ask it yourself: bertvision predict {run.path} --question "..." --context "..."')
+    else:
         predict(str(run.path), ["A joy from the first scene to the last.", "Two hours I will never get back."])
         typer.echo(f'Ask it yourself: bertvision predict {run.path} "your sentence"')
 
