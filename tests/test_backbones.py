@@ -46,6 +46,22 @@ def saved(name: str, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture_answers_per_token(name: str, tmp_path: Path) -> None:
+    """Start and end logits of a window do not depend on its neighbours in the batch, with and without token types."""
+    encoder = load(str(saved(name, tmp_path / name)), 2, seed=0, span=True).eval()
+    windows = encoder.encode_windows(PAIRS, 40, 8)
+    with torch.no_grad():
+        together, layers, _ = encoder(encoder.batch(windows, np.array([0, 1])).inputs)
+        alone, _, _ = encoder(encoder.batch(windows, np.array([0])).inputs)
+    assert together.shape == (2, int(windows.lengths.max()), 2)
+    assert len(layers) == encoder.layers
+    assert torch.allclose(together[:1, : alone.shape[1]], alone, atol=1e-5)
+    places = encoder.batch(windows, np.array([0, 1])).places
+    assert places[:, 0].all()
+    assert places.sum(1).tolist() == [1 + 3, 1 + 7]  # [CLS] and the words of the second text
+
+
 @pytest.fixture(params=ARCHITECTURES)
 def encoder(request: pytest.FixtureRequest, tmp_path: Path) -> Encoder:
     return load(str(saved(request.param, tmp_path / request.param)), 2, seed=0).eval()

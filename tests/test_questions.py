@@ -137,6 +137,7 @@ def test_files_of_questions_are_answered(run: Run, data: Path, tmp_path: Path, c
         (("--question", "Who?", "--context", "  "), "context of pair 1 is empty"),
         (("--question", "Who?", "--context", "@nowhere.txt"), "no file 'nowhere.txt'"),
         (("one text",), "give two texts"),
+        (("--file", "nowhere.jsonl"), "no file 'nowhere.jsonl'"),
     ],
 )
 def test_a_wrong_question_is_one_message(run: Run, command: Command, arguments: tuple[str, ...], message: str) -> None:
@@ -149,6 +150,7 @@ def test_a_wrong_question_is_one_message(run: Run, command: Command, arguments: 
     ("answers", "message"),
     [
         ({}, "lacks an answer for"),
+        ("x", "must hold one JSON object"),
         ([], "must hold one JSON object"),
         (dict.fromkeys(range(3)), "lacks an answer"),
     ],
@@ -162,6 +164,21 @@ def test_a_wrong_file_of_answers_is_one_message(
     assert message in err
 
 
+def test_an_out_that_cannot_be_made_and_files_without_questions_are_one_message(
+    run: Run, tmp_path: Path, command: Command
+) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    code, _, err = command("evaluate", run.path, "--out", taken)
+    assert code == 1
+    assert "cannot be made" in err
+    for name, text in (("p.json", "{}"), ("d.json", '{"data": []}')):
+        (tmp_path / name).write_text(text)
+    code, _, err = command("score", "squad2", tmp_path / "p.json", tmp_path / "d.json")
+    assert code == 1
+    assert "has no questions" in err
+
+
 def test_wrong_options_are_explained(data: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="means nothing without its context"):
         tiny_fit(data, tmp_path / "a", pairs="separate")
@@ -169,6 +186,8 @@ def test_wrong_options_are_explained(data: Path, tmp_path: Path) -> None:
         tiny_fit(data, tmp_path / "b", decoding="best")
     with pytest.raises(UserError, match="does not take --strict"):
         bertvision.fit("rte", data=data, strict=True)
+    with pytest.raises(UserError, match="does not take --null-threshold"):
+        tiny_fit(data, tmp_path / "c", task="squad2-answerable", null_threshold=0.5)
     assert not list(tmp_path.iterdir())
 
 
@@ -198,7 +217,8 @@ def test_squad_1_without_unanswerable_questions_works(data: Path, tmp_path: Path
                     del question["is_impossible"]
         (tmp_path / f"{part}-v1.1.json").write_text(json.dumps(found))
     run = tiny_fit(tmp_path, tmp_path / "run", marks="1", heads="last-layer")
-    assert run.mark("1")["dev"]["encoder"]["NoAns_exact"]["value"] == 0
+    assert "NoAns_exact" not in run.mark("1")["dev"]["encoder"]
+    assert run.mark("1")["null_thresholds"]["encoder"] == 1  # there is nothing to gain by silence
     with pytest.raises(UserError, match="All training answers are the same"):
         tiny_fit(tmp_path, tmp_path / "other", task="squad2-answerable")
 

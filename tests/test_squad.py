@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
+import tokenizers
 import transformers
 
 from bertvision.backbones import tiny
 from bertvision.backbones.encoder import load as load_encoder
-from bertvision.backbones.windows import labelled, windowed
+from bertvision.backbones.windows import _tokenised, labelled, windowed
 from bertvision.errors import UserError
 from bertvision.metrics.squad import Gold, qualities, report, tune
 from bertvision.options import FitOptions
@@ -96,6 +99,7 @@ def test_squad_1_and_2_are_read_and_offsets_are_mended_counted_and_said() -> Non
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', r"data\[0\].paragraphs\[0\] has no 'context'"),
         ('{"data": [{"paragraphs": [{"context": "c", "qas": [{"question": "q"}]}]}]}', r"qas\[0\] has no 'id'"),
         ('{"data": []}', "has no questions"),
+        (json.dumps(squad([("Bob", [entry("x") | {"answers": None}])])), r"qas\[0\] has no 'answers'"),
         (json.dumps(squad([("Bob", [entry("x"), entry("x")])])), "1 ids occur twice, e.g. 'x'"),
     ],
 )
@@ -135,11 +139,49 @@ def test_whole_articles_are_held_out_and_whole_contexts_where_there_is_one_artic
     assert {data.pairs[i] for i in held}.isdisjoint(data.pairs[i] for i in rest)
 
 
+def test_of_much_data_the_held_out_questions_have_the_shares_of_all() -> None:
+    """Articles that are all answerable or not at all: the sample is still balanced, and no article is in both parts."""
+    articles = [f"a{i // 100}" for i in range(40_000)]
+    targets = np.array([int(int(name[1:]) % 3 > 0) for name in articles])
+    answers = [(Answer("x", 0),) if target else () for target in targets]
+    ids = [str(i) for i in range(40_000)]
+    data = Examples(ids, ["x " + i for i in ids], targets, Questions(ids, articles, answers))
+    rest, held = hold_out(data)
+    assert len(held) <= 1000
+    assert abs(targets[held].mean() - targets.mean()) < 0.05
+    assert {articles[i] for i in held}.isdisjoint(articles[i] for i in rest)
+    assert len(rest) > 0.89 * len(data)
+
+
 def test_the_generator_is_deterministic_and_its_answers_stand_where_it_says() -> None:
     assert invent(9, seed=4) == invent(9, seed=4) != invent(9, seed=5)
     data = examples_of(invent(30, seed=1), Reading("", strict=True, for_training=True))
     assert data.targets is not None
     assert 0.25 < 1 - data.targets.mean() < 0.45
+
+
+def test_the_hub_path_reads_a_dataset_in_the_hubs_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real `datasets` library on local Parquet files that are laid out like rajpurkar/squad_v2."""
+    (tmp_path / "squad_v2").mkdir()
+    for split in ("train", "validation"):
+        columns = {
+            "id": ["x", "y"],
+            "title": ["t", "t"],
+            "context": ["Ann met Bob.", "Ann met Bob."],
+            "question": ["Whom did Ann meet?", "Who is Zoe?"],
+            "answers": [{"text": ["Bob"], "answer_start": [8]}, {"text": [], "answer_start": []}],
+        }
+        pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "squad_v2" / f"{split}-00000-of-00001.parquet")
+    (tmp_path / "README.md").write_text(
+        "---\nconfigs:\n- config_name: squad_v2\n  data_files:\n  - split: train\n    path: squad_v2/train-*\n"
+        "  - split: validation\n    path: squad_v2/validation-*\n---\n"
+    )
+    monkeypatch.setattr("bertvision.tasks.squad.HUB_NAME", str(tmp_path))
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    data = load(FitOptions(task="squad2"))
+    assert data.train.questions is not None
+    assert data.train.questions.answers == [(Answer("Bob", 8),), ()]
+    assert list(data.dev) == ["dev"]
 
 
 # ---- windows and labels
@@ -170,6 +212,9 @@ TEXTS = [
     ("東京は日本の首都です。人口は多い。", "日本の首都"),
     ("tab\tseparated\tvalues\r\nnew line", "separated"),
     ("x" * 300 + " end of it", "end"),
+    ("I love \u2764\ufe0f", "\u2764\ufe0f"),
+    ("\u2764\ufe0f is a heart", "\u2764\ufe0f"),
+    ("यह गुरु है", "गुरु"),
 ]
 
 
@@ -209,6 +254,28 @@ def test_an_answer_cut_by_a_token_is_counted() -> None:
     windows, cut = labelled(windowed(tokenizer(), data, 64, 16), data)
     assert cut == 1
     assert best_spans(spoken(windows), windows, 30).texts(data) == ["river"]
+
+
+def test_the_space_before_a_word_is_no_part_of_it() -> None:
+    """SentencePiece's kin count it to the token; the answer must not begin with it."""
+    words = {"[UNK]": 0, "▁Ann": 1, "▁met": 2, "▁Bob": 3, "a": 4, "▁a": 5}
+    plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    plain.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="[UNK]")
+    ((_, places),) = _tokenised(made, ["Ann met Bob"])
+    assert places.tolist() == [[0, 3], [4, 7], [8, 11]]
+
+
+def test_an_answer_that_begins_or_ends_with_a_space_is_labelled_without_it() -> None:
+    data = one_question("the cat  ", "cat ")
+    windows, cut = labelled(windowed(tokenizer(), data, 64, 16), data)
+    assert cut == 0
+    assert best_spans(spoken(windows), windows, 30).texts(data) == ["cat"]
+
+
+def test_a_window_too_small_for_anything_is_refused() -> None:
+    with pytest.raises(UserError, match="--max-length 5 leaves no room"):
+        windowed(tokenizer(), one_question("the cat", "cat"), 5, 1)
 
 
 def test_windows_are_cached_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,6 +457,8 @@ def test_perfect_and_empty_predictions_and_the_strict_threshold() -> None:
 
 
 def test_the_tuned_threshold_is_the_best_of_all() -> None:
+    # Of equal thresholds the one that answers most: without unanswerable questions there is nothing to gain by silence.
+    assert tune(np.array([0.1, 0.2, 0.9]), np.array([1.0, 1.0, 0.0]), np.zeros(3)) == 1
     for seed in range(50):
         draw = np.random.default_rng(seed)
         nulls = np.round(draw.random(30), 1)

@@ -92,7 +92,7 @@ def evaluate(
     run: RunArgument,
     data: Annotated[str | None, typer.Option(help="Folder with the task's files. Default: the run's own.")] = None,
     dev: Annotated[
-        str | None, typer.Option(help="One file to score on, with the columns of the training data.")
+        str | None, typer.Option(help="One file to score on, like the training data (same columns, or SQuAD JSON).")
     ] = None,
     out: Annotated[
         str | None, typer.Option(help="Spans: folder for predictions.json and na_prob.json. Default: RUN/official.")
@@ -136,7 +136,10 @@ def predict(
     run: RunArgument,
     text: Annotated[list[str] | None, typer.Argument(help="A text; for pairs, two texts.")] = None,
     file: Annotated[
-        Path | None, typer.Option(help="CSV, TSV, JSONL or Parquet with the run's columns, or .txt.")
+        Path | None,
+        typer.Option(
+            help="CSV, TSV, JSONL or Parquet with the run's columns; .txt (single texts); SQuAD JSON (questions)."
+        ),
     ] = None,
     question: Annotated[str | None, typer.Option(help="Spans: a question; with --context.")] = None,
     context: Annotated[
@@ -169,6 +172,8 @@ def predict(
     from bertvision.types import Examples
 
     loaded = Model(run, model)
+    if question is not None and not loaded.windowed:
+        raise UserError(f"--question and --context: '{run}' was not trained on questions.")
     loaded.progress = Progress(quiet=file is None)
     if file is not None:
         examples, answers = predict_file(loaded, file, top=top_k, null_threshold=null_threshold)

@@ -17,7 +17,7 @@ from bertvision.tasks import tasks
 from bertvision.tasks.squad import golds as squad_golds
 from bertvision.tasks.squad import parsed
 from bertvision.training.collect import encode
-from bertvision.training.judging import Predictions, judge_of, scores
+from bertvision.training.judging import RAW_THRESHOLD, Predictions, judge_of, scores
 from bertvision.training.setting import HELD_OUT, parts_of
 from bertvision.types import Examples
 
@@ -32,8 +32,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Scores of every model of a run at its mark: on the run's own dev data, on --data, or on one file.
 
-    `decoding` (for spans) replaces options of the run: null_threshold, decoding, answer_length. Answers of spans are
-    also written in SQuAD's official format, to `out` or else into the run directory.
+    `decoding` (for spans) replaces options of the run: null_threshold, decoding. Answers of spans are also
+    written in SQuAD's official format, to `out` or else into the run directory.
     """
     model = Model(reference, everything=True)
     model.progress = progress or model.progress
@@ -42,6 +42,12 @@ def evaluate(
         raise UserError(f"--out and options of decoding are for spans; '{reference}' answers with a {model.kind}.")
     parts = _dev_parts(model, data, dev)
     options = replace(model.options, **given)
+    folder = Path(out) if out else model.run.path / "official"
+    if model.shape.span:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"--out '{folder}' cannot be made: {error.strerror}.") from None
     result: dict[str, Any] = {
         "run": str(model.run.path),
         "mark": model.mark,
@@ -54,13 +60,16 @@ def evaluate(
         judge = judge_of(model.kind, examples, encoded.together, options)
         with model.progress.bar(f"answers ({split})", len(encoded)) as bar:
             outputs = model.outputs_of(encoded, bar.tick)
-        fixed = options.null_threshold
+        if encoded.together.truncated:
+            model.progress.say(f"{encoded.together.truncated} of {len(examples)} examples were too long and were cut")
+        # Tuned thresholds are about the decoding they were tuned with.
+        fixed = RAW_THRESHOLD if options.decoding != model.options.decoding else None
+        fixed = fixed if options.null_threshold is None else options.null_threshold
         thresholds = {name: model.thresholds.get(name) if fixed is None else fixed for name in outputs}
         found = {name: judge.predictions(values, thresholds[name]) for name, values in outputs.items()}
         metrics = tuple(model.info["metrics"])
         result[split] = {name: scores(judge, predictions, metrics) for name, predictions in found.items()}
         if model.shape.span:
-            folder = Path(out) if out else model.run.path / "official"
             result["written"] = write_official(folder, examples, found[model.name], thresholds[model.name])
     return result
 
@@ -69,7 +78,6 @@ def write_official(folder: Path, examples: Examples, found: Predictions, thresho
     """predictions.json and na_prob.json, as the official evaluation takes them."""
     assert examples.questions is not None
     assert found.null_probabilities is not None
-    folder.mkdir(parents=True, exist_ok=True)
     answers = dict(zip(examples.questions.ids, found.answers(threshold), strict=True))
     nulls = dict(zip(examples.questions.ids, map(float, found.null_probabilities), strict=True))
     files = {"predictions.json": answers, "na_prob.json": nulls}
@@ -141,7 +149,7 @@ def compare(one: str | Path, other: str | Path) -> dict[str, Any]:
         a, b = parts_a[split]["outputs"][name_a], parts_b[split]["outputs"][name_b]
         targets: np.ndarray = parts_a[split]["targets"]
         values = {"a": run_a.mark(mark_a)[split][name_a], "b": run_b.mark(mark_b)[split][name_b]}
-        differences = {m: paired(a, b, targets, m, kind).as_dict() for m in run_a.info["metrics"]}
+        differences = {m: paired(a, b, targets, m, kind).as_dict() for m in values["a"]}
         result[split] = {**values, "difference": differences}
     if not any(split in result for split in parts_a):
         raise UserError(f"'{run_a.path}' and '{run_b.path}' share no dev examples: they cannot be compared.")

@@ -17,7 +17,7 @@ from bertvision.options import FitOptions
 from bertvision.progress import Progress
 from bertvision.registry import unknown
 from bertvision.runs import open_run
-from bertvision.spans import ALTERNATIVES, best_spans, n_best
+from bertvision.spans import ALTERNATIVES, argmax_spans, best_spans, n_best
 from bertvision.tasks import tasks
 from bertvision.tasks.reading import read_text
 from bertvision.training.answering import answer
@@ -83,6 +83,8 @@ class Model:
             raise UserError("predict takes a list of texts, not one text.")
         if pairs is not None and len(pairs) != len(texts):
             raise UserError(f"{len(texts)} first texts but {len(pairs)} second texts.")
+        if null_threshold is not None and not self.shape.span:
+            raise UserError(f"A null threshold is for spans; '{self.run.path}' answers with a {self.kind}.")
         if not texts:
             return []
         examples = Examples(list(texts), list(pairs) if pairs is not None else None, None)
@@ -108,7 +110,11 @@ class Model:
         threshold = RAW_THRESHOLD if threshold is None else threshold
         found: list[dict[str, Any]] = []
         for part, encoded, outputs in self._parts(examples):
-            spans = best_spans(outputs[self.name], encoded.together, self.options.answer_length, ALTERNATIVES)
+            if self.options.decoding == "argmax":
+                spans = argmax_spans(outputs[self.name], encoded.together)
+            else:
+                many = max(ALTERNATIVES, 2 * top)  # overlapping windows may give the same place twice
+                spans = best_spans(outputs[self.name], encoded.together, self.options.answer_length, many)
             for row, null in enumerate(spans.null_probabilities):
                 assert part.pairs is not None
                 share, answers = n_best(spans, row, part.pairs[row], top)
@@ -119,7 +125,7 @@ class Model:
         return found
 
     def outputs(self, examples: Examples) -> Outputs:
-        """Predictions (N, C) per example of every loaded model."""
+        """Predictions (N, C) per example of every loaded model, of kind class or score."""
         parts = [
             {name: per_example(values, encoded.together) for name, values in outputs.items()}
             for _, encoded, outputs in self._parts(examples)

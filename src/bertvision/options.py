@@ -44,7 +44,8 @@ class FitOptions:
         None, "Task `table`: `class` or `score`. Default: inferred from the label column, and said."
     )
     strict: bool = option(
-        False, "Tasks `squad2...`: stop at an answer whose offset does not match the text, instead of counting it."
+        False,
+        "Tasks `squad2` and `squad2-answerable`: stop at an answer whose offset does not match the text, instead of counting it.",
     )
     backbone: str = option("minilm-l6", "An encoder: a name of `bertvision ls backbones`, a hub name or a folder.")
     heads: str = option(
@@ -68,7 +69,7 @@ class FitOptions:
         None,
         "Fractions of an epoch at which to stop and evaluate, e.g. 0,1/10,3/10,1. Default: 0, 3/10 and every whole epoch. The run ends at the last one.",
     )
-    batch_size: int = option(16, "Examples per batch.")
+    batch_size: int = option(16, "Examples (for `squad2...`: windows) per batch.")
     lr: float | None = option(
         None, "Peak learning rate of the encoder. Default: 1e-4 for encoders narrower than 512 features, else 3e-5."
     )
@@ -161,4 +162,4 @@ def flag(name: str) -> str:
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """The flags in which two option sets differ, for --resume."""
     names = [f.name for f in fields(FitOptions)]
-    return [f"{flag(n)} {old.get(n)} -> {new.get(n)}" for n in names if old.get(n) != new.get(n)]
+    return [f"{flag(n)} {old.get(n)} -> {new.get(n)}" for n in names if n in old and old[n] != new.get(n)]

@@ -84,6 +84,8 @@ def evaluation(result: dict[str, Any]) -> None:
                 name + ("*" if name == result["selected"] else ""), *(cell.replace("[", r"\[") for cell in cells)
             )
         Console().print(board)
+    for path in result.get("written", ()):
+        Console().print(f"written: {escape(path)}", highlight=False)
 
 
 def comparison(result: dict[str, Any]) -> None:

@@ -66,6 +66,7 @@ def argmax_spans(outputs: np.ndarray, windows: Windows) -> Spans:
     """The paper's decoding: start and end each at their most probable token of a window, unrelated to one another; an
     end before its start, or either at [CLS], means no answer. The most probable answer of an example's windows wins."""
     assert windows.characters is not None
+    outputs = np.nan_to_num(outputs)  # a head that has diverged says nothing
     first = np.arange(len(windows))
     found = []
     for column in (0, 1):

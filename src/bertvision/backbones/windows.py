@@ -16,12 +16,13 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from bertvision.errors import UserError
 from bertvision.types import Examples, Windows
 
 BATCH = 1000  # texts tokenised at a time: the tokenizer's own objects take far more memory than what is kept of them
-WORTH_KEEPING = 2000  # examples from which on the windows are cached on disk
+WORTH_KEEPING = 4000  # examples from which on the windows are cached on disk
 CONTEXT_SHARE = 4  # at least this part (one in ...) of a window is left to the context, however long the question
-VERSION = 1  # of what the cache holds
+VERSION = 2  # of what the cache holds
 
 
 @dataclass(frozen=True)
@@ -60,20 +61,22 @@ def windowed(tokenizer: Any, examples: Examples, limit: int, stride: int) -> Win
         return Windows(**found | {"truncated": int(found["truncated"])})  # type: ignore[arg-type]
     except (OSError, SafetensorError, KeyError, TypeError):
         made = _windowed(tokenizer, examples, limit, stride)
+    aside = file.with_suffix(f".{os.getpid()}.tmp")
     arrays = {key: np.asarray(value) for key, value in vars(made).items() if value is not None}
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        aside = file.with_suffix(f".{os.getpid()}.tmp")
         save_file(arrays, aside)
         os.replace(aside, file)
     except (OSError, SafetensorError):
-        pass  # a cache that cannot be written costs only time
+        aside.unlink(missing_ok=True)  # a cache that cannot be written costs only time
     return made
 
 
 def _windowed(tokenizer: Any, examples: Examples, limit: int, stride: int) -> Windows:
     assert examples.pairs is not None
     frame = Frame.of(tokenizer)
+    if limit < len(frame) + 2 * CONTEXT_SHARE:
+        raise UserError(f"--max-length {limit} leaves no room for a question and a context.")
     number: dict[str, int] = {}
     which = [number.setdefault(context, len(number)) for context in examples.pairs]
     contexts = list(_tokenised(tokenizer, list(number)))
@@ -96,6 +99,9 @@ def _tokenised(tokenizer: Any, texts: Sequence[str]) -> Iterable[tuple[np.ndarra
         made = tokenizer(list(texts[i : i + BATCH]), add_special_tokens=False, verbose=False)
         for text, encoding in zip(texts[i : i + BATCH], made.encodings, strict=True):
             places = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+            for i, (start, end) in enumerate(encoding.offsets):
+                if start < end and text[start].isspace():  # SentencePiece's tokens begin with the space before the word
+                    places[i, 0] += end - start - len(text[start:end].lstrip())
             if not text.isascii():
                 _keep_marks(text, places)
             yield np.array(encoding.ids, np.int32), places
@@ -103,7 +109,7 @@ def _tokenised(tokenizer: Any, texts: Sequence[str]) -> Iterable[tuple[np.ndarra
 
 def _keep_marks(text: str, places: np.ndarray) -> None:
     """A tokenizer that strips accents leaves combining marks to no token: they belong to the letter before them."""
-    for mark in (i for i, letter in enumerate(text) if unicodedata.combining(letter)):
+    for mark in (i for i, letter in enumerate(text) if unicodedata.category(letter) in ("Mn", "Me", "Cf")):
         places[places[:, 1] == mark, 1] = mark + 1
 
 
@@ -148,7 +154,8 @@ def labelled(windows: Windows, examples: Examples) -> tuple[Windows, int]:
         wanted = examples.questions.answers[row]
         if not wanted or wanted[0].start < 0:
             continue
-        start, end = wanted[0].start, wanted[0].start + len(wanted[0].text)
+        text = wanted[0].text
+        start, end = wanted[0].start + len(text) - len(text.lstrip()), wanted[0].start + len(text.rstrip())
         first, last = windows.offsets[window], windows.offsets[window + 1]
         context = np.flatnonzero(windows.segments[first:last] == 2)
         if not len(context):

@@ -69,7 +69,8 @@ def tune(null_probabilities: Array, answered: Array, unanswered: Array) -> float
     ordered = null_probabilities[order]
     # Questions of equal probability are decided alike: a cut between them is none.
     possible = np.concatenate([[True], ordered[1:] > ordered[:-1], [True]])
-    cut = int(np.argmax(np.where(possible, gains, -np.inf)))
+    masked = np.where(possible, gains, -np.inf)
+    cut = len(gains) - 1 - int(np.argmax(masked[::-1]))  # of equal cuts the one that answers most
     if cut == 0:
         return 0.0 if ordered[0] > 0 else -1.0
     return 1.0 if cut == len(ordered) else float((ordered[cut - 1] + ordered[cut]) / 2)
@@ -81,7 +82,7 @@ def report(
     null_probabilities: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """The official evaluation's output, with its keys and its rounding: percentages, summed in the data's order."""
+    """The official evaluation's output, with its keys: percentages, summed in the data's order."""
     nulls = null_probabilities if null_probabilities is not None else dict.fromkeys(predictions, 0.0)
     known = {name: Gold.of(answers) for name, answers in golds.items()}
     raw = {name: gold.quality(predictions[name]) for name, gold in known.items()}
@@ -135,6 +136,13 @@ def _mean_of(column: str, answerable: int | None = None) -> Metric:
         return float(weighted(decisions, targets, np.ones((1, len(targets))), classes)[0])
 
     return Metric(value, weighted)
+
+
+def defined(metric: str, targets: Array) -> bool:
+    """A mean over questions with (or without) an answer says something only where there are any."""
+    return not (metric.startswith("HasAns") and not targets.any()) and not (
+        metric.startswith("NoAns") and targets.all()
+    )
 
 
 METRICS = {

@@ -10,7 +10,8 @@ from bertvision.registry import Registry
 from bertvision.types import Dataset, Examples
 
 Roles = dict[str, str | None]  # text, pair, label -> name of the column
-DATA_OPTIONS = ("data", "train", "dev", "text", "text_pair", "label", "kind", "strict")
+DATA_OPTIONS = ("data", "train", "dev", "text", "text_pair", "label", "kind")
+QUESTION_OPTIONS = ("strict", "stride", "answer_length", "null_threshold", "decoding")
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Task:
     metrics: tuple[str, ...]
     load: Callable[[FitOptions], Dataset]
     read: Callable[[Path, Roles, tuple[str, ...]], Examples]  # a further file of the same kind: path, roles, labels
-    options: tuple[str, ...] = ()  # which of DATA_OPTIONS it takes
+    options: tuple[str, ...] = ()  # which of DATA_OPTIONS and QUESTION_OPTIONS it takes
 
 
 tasks: Registry[Task] = Registry("task", __name__)
@@ -30,8 +31,9 @@ tasks: Registry[Task] = Registry("task", __name__)
 def load(options: FitOptions) -> Dataset:
     """The data of `options.task`; an option that the task would ignore is refused."""
     task = tasks[options.task]
-    for name in DATA_OPTIONS:
-        if getattr(options, name) not in (None, False) and name not in task.options:
-            taken = ", ".join(flag(name) for name in task.options) or "no data options"
+    for name in DATA_OPTIONS + QUESTION_OPTIONS:
+        asked = getattr(options, name) != FitOptions.__dataclass_fields__[name].default
+        if asked and name not in task.options:
+            taken = ", ".join(flag(name) for name in task.options) or "no options of data"
             raise UserError(f"Task '{options.task}' does not take {flag(name)} (it takes {taken}).")
     return task.load(options)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.options import FitOptions
-from bertvision.tasks import Task, tasks
+from bertvision.tasks import QUESTION_OPTIONS, Task, tasks
 from bertvision.tasks.squad import ROLES, SPAN_METRICS, Reading, examples_of, read
 from bertvision.types import Dataset
 
@@ -129,4 +129,7 @@ def load(options: FitOptions) -> Dataset:
     return Dataset("squad2-invented", "span", (), SPAN_METRICS, parts["train"], {"dev": parts["dev"]}, ROLES)
 
 
-tasks.add("squad2-invented", Task("like squad2, on invented paragraphs (no data needed)", SPAN_METRICS, load, read))
+tasks.add(
+    "squad2-invented",
+    Task("like squad2, on invented paragraphs (no data needed)", SPAN_METRICS, load, read, QUESTION_OPTIONS[1:]),
+)

@@ -127,6 +127,14 @@ def _read_parquet(path: Path) -> Columns:
         raise UserError(f"'{path}' is not a readable Parquet file: {error}.") from None
 
 
+def texts_of(path: Path, column: str, values: list[Any]) -> list[str]:
+    """A text column; anything that is not a text is named with its row."""
+    for row, value in enumerate(values, 1):
+        if not isinstance(value, str):
+            raise UserError(f"'{path}', row {row}: column '{column}' holds {value!r}, not a text.")
+    return values
+
+
 def finite_scores(path: object, column: str, values: list[Any]) -> np.ndarray:
     """A score column as numbers; anything that is not one is named with its row."""
     for row, value in enumerate(values, 1):

@@ -51,10 +51,15 @@ def hold_out(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _hold_out_groups(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
-    """Whole articles, or whole contexts where there are few articles: a context seen in training is half the answer."""
+    """Whole articles, or whole contexts where there are few articles: a context seen in training is half the answer.
+
+    An article is mostly answerable or mostly not. So of much data more articles are set aside than are used, and the
+    questions used have the classes' shares of all data; null thresholds are tuned on them.
+    """
     assert examples.questions is not None
     assert examples.pairs is not None
-    wanted = max(1, min(HELD_OUT_MOST, round(HELD_OUT_SHARE * len(examples))))
+    assert examples.targets is not None
+    wanted = max(1, min(4 * HELD_OUT_MOST, round(HELD_OUT_SHARE * len(examples))))
     for names in (examples.questions.articles, examples.pairs):
         groups: dict[str, list[int]] = {}
         for row, name in enumerate(names):
@@ -62,13 +67,18 @@ def _hold_out_groups(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
         order = sorted(
             groups, key=lambda name: hashlib.sha256(b"held-out" + name.encode("utf-8", "surrogatepass")).digest()
         )
-        chosen: list[int] = []
+        aside: list[int] = []
         for name in order:
             # Whole groups while they fit; one that is too large for what is left is passed over.
-            if len(chosen) + len(groups[name]) <= wanted:
-                chosen += groups[name]
-        if len(chosen) >= wanted / 2:
-            return np.setdiff1d(np.arange(len(examples)), chosen), np.sort(np.array(chosen))
+            if len(aside) + len(groups[name]) <= wanted:
+                aside += groups[name]
+        if len(aside) >= wanted / 2:
+            rest, chosen = np.setdiff1d(np.arange(len(examples)), aside), np.sort(np.array(aside))
+            if len(chosen) > HELD_OUT_MOST:
+                kinds = examples.targets[chosen]
+                counts = np.bincount(examples.targets) * HELD_OUT_MOST // len(examples)
+                chosen = np.sort(np.concatenate([chosen[kinds == kind][:count] for kind, count in enumerate(counts)]))
+            return rest, chosen
     return split(examples, HELD_OUT_SHARE, HELD_OUT_MOST, "held-out")
 
 

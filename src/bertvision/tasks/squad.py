@@ -15,8 +15,8 @@ import numpy as np
 
 from bertvision.errors import UserError
 from bertvision.options import FitOptions
-from bertvision.tasks import Roles, Task, tasks
-from bertvision.tasks.reading import read_columns, read_text
+from bertvision.tasks import QUESTION_OPTIONS, Roles, Task, tasks
+from bertvision.tasks.reading import read_columns, read_text, texts_of
 from bertvision.types import Answer, Dataset, Examples, Questions
 
 HUB_NAME = "rajpurkar/squad_v2"
@@ -74,8 +74,9 @@ def read(path: Path, roles: Roles, labels: tuple[str, ...]) -> Examples:
     for name in ("question", "context"):
         if name not in columns:
             raise UserError(f"'{path}' has no column '{name}'. Its columns: {', '.join(columns)}.")
-    texts = [[str(value) for value in columns[name]] for name in ("question", "context")]
-    return Examples(texts[0], texts[1], None)
+    return Examples(
+        texts_of(path, "question", columns["question"]), texts_of(path, "context", columns["context"]), None
+    )
 
 
 def _dataset(kind: str, task: str, parts: dict[str, Examples], notes: list[str]) -> Dataset:
@@ -131,7 +132,7 @@ def _rows(source: object, found: Any) -> Iterator[dict[str, Any]]:
             context = part(paragraph, "context", place, str)
             for k, row in enumerate(part(paragraph, "qas", place, list)):
                 here = f"{place}.qas[{k}]"
-                answers = row.get("answers", []) if isinstance(row, dict) else []
+                answers = part(row, "answers", here, list) if isinstance(row, dict) and "answers" in row else []
                 yield {
                     "id": str(part(row, "id", here, (str, int))),
                     "title": str(article.get("title", i)),
@@ -148,11 +149,15 @@ def _rows(source: object, found: Any) -> Iterator[dict[str, Any]]:
 def _examples(rows: Iterator[dict[str, Any]], reading: Reading) -> Examples:
     kept = []
     for row in rows:
-        if not row["question"].strip() or not row["context"].strip():
+        if reading.for_training and not (row["question"].strip() and row["context"].strip()):
             reading.empty.append(row["id"])
             continue
-        golds = [] if row["impossible"] else [answer for answer in row["answers"] if answer.text.strip()]
+        # To score, the answers alone decide, as in the official evaluation.
+        impossible = row["impossible"] and reading.for_training
+        golds = [] if impossible else [answer for answer in row["answers"] if answer.text.strip()]
         answers = [_placed(answer, row, reading) for answer in golds]
+        if any(old.start != new.start >= 0 for old, new in zip(golds, answers, strict=True)):
+            reading.moved.append(row["id"])
         if answers and all(answer.start < 0 for answer in answers):
             reading.lost.append(row["id"])
             if reading.for_training:
@@ -181,7 +186,6 @@ def _placed(answer: Answer, row: dict[str, Any], reading: Reading) -> Answer:
     places = [i for i in range(len(context)) if context.startswith(text, i)]
     if not places:
         return Answer(text, -1)
-    reading.moved.append(row["id"])
     return Answer(text, min(places, key=lambda place: abs(place - answer.start)))
 
 
@@ -218,10 +222,13 @@ def _hub_row(row: Any) -> dict[str, Any]:
 
 def golds(path: Path) -> dict[str, list[str]]:
     """id -> texts of all right answers, as the official evaluation reads them (`is_impossible` plays no part)."""
-    return {row["id"]: [answer.text for answer in row["answers"]] for row in _rows(path, parsed(path))}
+    found = {row["id"]: [answer.text for answer in row["answers"]] for row in _rows(path, parsed(path))}
+    if not found:
+        raise UserError(f"'{path}' has no questions.")
+    return found
 
 
-_OPTIONS = ("data", "train", "dev", "strict")
+_FILES = ("data", "train", "dev")
 tasks.add(
     "squad2",
     Task(
@@ -229,10 +236,12 @@ tasks.add(
         SPAN_METRICS,
         partial(load, "span"),
         read,
-        _OPTIONS,
+        _FILES + QUESTION_OPTIONS,
     ),
 )
 tasks.add(
     "squad2-answerable",
-    Task("does the text answer the question", CLASS_METRICS, partial(load, "class"), read, _OPTIONS),
+    Task(
+        "does the text answer the question", CLASS_METRICS, partial(load, "class"), read, (*_FILES, "strict", "stride")
+    ),
 )

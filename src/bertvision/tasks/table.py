@@ -11,7 +11,7 @@ from bertvision.errors import UserError
 from bertvision.options import FitOptions
 from bertvision.registry import unknown
 from bertvision.tasks import DATA_OPTIONS, Roles, Task, tasks
-from bertvision.tasks.reading import Columns, finite_scores, read_columns
+from bertvision.tasks.reading import Columns, finite_scores, read_columns, texts_of
 from bertvision.tasks.sampling import split
 from bertvision.types import Dataset, Examples
 
@@ -138,19 +138,12 @@ def _name(value: Any) -> str:
 def _examples(
     path: Path, columns: Columns, text: str, pair: str | None, label: str | None, labels: tuple[str, ...]
 ) -> Examples:
-    texts = _texts(path, text, columns[text])
-    pairs = _texts(path, pair, columns[pair]) if pair else None
+    texts = texts_of(path, text, columns[text])
+    pairs = texts_of(path, pair, columns[pair]) if pair else None
     if label is None:
         return Examples(texts, pairs, None)
     values = columns[label]
     return Examples(texts, pairs, _indices(path, values, labels) if labels else finite_scores(path, label, values))
-
-
-def _texts(path: Path, column: str, values: list[Any]) -> list[str]:
-    for row, value in enumerate(values, 1):
-        if not isinstance(value, str):
-            raise UserError(f"'{path}', row {row}: column '{column}' holds {value!r}, not a text.")
-    return values
 
 
 def _indices(path: Path, values: list[Any], labels: tuple[str, ...]) -> np.ndarray:
@@ -165,7 +158,5 @@ def _indices(path: Path, values: list[Any], labels: tuple[str, ...]) -> np.ndarr
 
 tasks.add(
     "table",
-    Task(
-        "your own CSV, TSV, JSONL or Parquet file", CLASS_METRICS + SCORE_METRICS, load, read_table, DATA_OPTIONS[1:-1]
-    ),
+    Task("your own CSV, TSV, JSONL or Parquet file", CLASS_METRICS + SCORE_METRICS, load, read_table, DATA_OPTIONS[1:]),
 )

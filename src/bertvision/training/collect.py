@@ -20,6 +20,7 @@ from bertvision.types import Examples, Windows
 
 BATCH_SIZE = 32
 MEMORY_SHARE = 1 / 3  # of the free memory; larger states go to a temporary file
+TOKEN_BYTES = 8 * 2**30  # of token states at most, e.g. of 9,000 SQuAD questions and a 6-layer encoder
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,10 @@ class TokenStates:
 
 
 def token_budget(encoder: Encoder) -> int:
-    """How many tokens' states may be kept in memory."""
-    return int(psutil.virtual_memory().available * MEMORY_SHARE / (2 * encoder.layers * encoder.features))
+    """How many tokens' states may be kept in memory: a fixed number, so that a run can be repeated, unless the machine
+    has not even that much."""
+    room = min(TOKEN_BYTES, int(psutil.virtual_memory().available * 2 / 3))
+    return room // (2 * encoder.layers * encoder.features)
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from bertvision.metrics.intervals import measure, score
-from bertvision.metrics.squad import Gold, qualities, tune
+from bertvision.metrics.squad import Gold, defined, qualities, tune
 from bertvision.options import FitOptions
 from bertvision.spans import Spans, argmax_spans, best_spans
 from bertvision.types import Examples, Windows
@@ -61,7 +61,11 @@ def goodness(judge: Judge, outputs: np.ndarray, metric: str) -> tuple[float, flo
 
 def scores(judge: Judge, found: Predictions, metrics: tuple[str, ...]) -> dict[str, dict[str, float]]:
     """One model's scores with intervals, as scores.json has them."""
-    return {metric: score(found.values, judge.targets, metric, judge.kind).as_dict() for metric in metrics}
+    return {
+        metric: score(found.values, judge.targets, metric, judge.kind).as_dict()
+        for metric in metrics
+        if judge.kind != "span" or defined(metric, judge.targets)
+    }
 
 
 def per_example(outputs: np.ndarray, windows: Windows) -> np.ndarray:

@@ -26,6 +26,7 @@ class Report:
     ensembles: dict[str, Ensemble] = field(default_factory=dict)
     thresholds: dict[str, float | None] = field(default_factory=dict)  # model -> null threshold, for spans
     predictions: dict[str, dict[str, Predictions]] = field(default_factory=dict)  # split -> model -> per example
+    polished_windows: int | None = None  # how many windows' token states fit in memory, for spans
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -60,7 +61,7 @@ def entry(setting: Setting, made: Report) -> dict[str, Any]:
         "pairs": made.pairs,
     }
     if setting.shape.span:
-        chosen["null_thresholds"] = made.thresholds
+        chosen |= {"null_thresholds": made.thresholds, "polished_windows": made.polished_windows}
     metrics = setting.dataset.metrics
     for split, found in made.predictions.items():
         chosen[split] = {name: scores(setting.judges[split], values, metrics) for name, values in found.items()}
@@ -92,7 +93,7 @@ def _polish(setting: Setting, way: str, ridden: dict[str, Head], mark: str, made
     made.seconds[f"collect_{way}_train"] = time.perf_counter() - started
     started, targets = time.perf_counter(), setting.train_targets()
     if isinstance(states, TokenStates):
-        targets = targets[states.rows]
+        targets, made.polished_windows = targets[states.rows], len(states)
         if len(states) < len(encoded):
             setting.progress.say(f"polish: token states of {len(states)} of {len(encoded)} windows fit in memory")
     heads = build(setting.names, setting.shape, options.seed, encoder.device)

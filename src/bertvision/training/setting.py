@@ -81,7 +81,12 @@ def prepare(options: FitOptions, progress: Progress) -> Setting:
         raise UserError(f"--pairs separate: a question of '{dataset.task}' means nothing without its context.")
     encoder = backbone_family.load(options.backbone, dataset.outputs, options.seed, span=span)
     shape = Shape(
-        encoder.layers, encoder.features, dataset.outputs, dataset.train.pairs is not None, encoder.pooled, span
+        encoder.layers,
+        encoder.features,
+        dataset.outputs,
+        dataset.train.pairs is not None,
+        encoder.pooled and not span,
+        span,
     )
     names = head_family.expand(options.heads, shape)
     encoder.freeze(options.freeze)
