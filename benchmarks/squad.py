@@ -9,6 +9,7 @@ asked on the last mark's states, above the same head on the states it was traine
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,23 @@ from bertvision.heads.base import Shape
 from bertvision.kinds import Scale
 from bertvision.metrics.intervals import compare, score
 from bertvision.options import FitOptions
-from bertvision.runs import Run
+from bertvision.progress import Progress
+from bertvision.runs import Run, write_json
 from bertvision.tasks import load as load_task
+from bertvision.training import marks
 from bertvision.training.answering import answer
 from bertvision.training.checkpoints import load_heads
 from bertvision.training.collect import encode
+from bertvision.training.fit import write_predictions
 from bertvision.training.judging import judge_of
-from bertvision.training.setting import HELD_OUT, parts_of
+from bertvision.training.setting import HELD_OUT, parts_of, prepare
 
 RESULTS = Path(__file__).parent / "results" / "squad"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=["run", "table"])
+    parser.add_argument("action", choices=["run", "rescore", "table"])
     parser.add_argument("--data", default="../shared/data/SQuAD2")
     parser.add_argument("--task", default="squad2")
     parser.add_argument("--backbone", default="minilm-l6")
@@ -50,6 +54,8 @@ def main() -> None:
     label = f"{given.task}-{Path(given.backbone).name}-{given.limit}-{given.epochs}-{given.seed}".replace("/", "_")
     out = given.runs / label
     run = Run(out) if out.exists() else bertvision.fit(options.pop("task"), out=out, **options)
+    if given.action == "rescore":
+        rescore(run)
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{label}.json").write_text(json.dumps(summary(run), indent=1) + "\n")
 
@@ -57,7 +63,7 @@ def main() -> None:
 def summary(run: Run) -> dict[str, Any]:
     info, kind = run.info, run.info["kind"]
     options = {name: value for name, value in info["options"].items() if name not in ("out", "data")}
-    marks = []
+    found = []
     for entry in run.scores["marks"]:
         dev = run.predictions(entry["epoch"])["dev"]
         metrics = ("f1", "exact") if kind == "span" else ("accuracy", "f1")
@@ -75,16 +81,35 @@ def summary(run: Run) -> dict[str, Any]:
         kept["null_thresholds"] = entry.get("null_thresholds")
         for split in ("held_out", "dev"):
             kept[split] = {
-                model: {metric: _rounded(value) for metric, value in found.items()}
-                for model, found in entry[split].items()
+                model: {metric: _rounded(value) for metric, value in scores.items()}
+                for model, scores in entry[split].items()
             }
-        marks.append(kept | {"differences": differences})
-    result = {"options": options, "metrics": info["metrics"], "selected": run.scores["selected"], "marks": marks}
+        found.append(kept | {"differences": differences})
+    result = {"options": options, "metrics": info["metrics"], "selected": run.scores["selected"], "marks": found}
     result |= {key: info[key] for key in ("costs", "parameters", "versions")}
     result["examples"] = {name: part["examples"] for name, part in info["data"].items()}
-    if kind == "span" and len(marks) > 1:
-        result["transfer"] = transfer(run, marks[0]["epoch"], marks[-1]["epoch"])
+    if kind == "span" and len(found) > 1:
+        result["transfer"] = transfer(run, found[0]["epoch"], found[-1]["epoch"])
     return result
+
+
+def rescore(run: Run) -> None:
+    """Let the checkpoints of a finished run answer again, and choose and score as the program does now."""
+    setting = prepare(FitOptions(**run.info["options"]), Progress())
+    kept, entries = run.scores, []
+    for old in kept["marks"]:
+        mark, folder = old["epoch"], run.mark_folder(old["epoch"])
+        heads, _ = load_heads(folder, setting.shape, list(old["pairs"]))
+        encoder = backbones.load(str(folder / "encoder"), 2, 0, span=setting.shape.span, pooled=setting.shape.pooled)
+        there = replace(setting, encoder=encoder)
+        made = marks.Report({split: {} for split in setting.evaluated})
+        marks.answer_all(there, "joint", heads, mark, made)
+        marks.conclude(there, made)
+        entries.append(old | marks.entry(there, made))
+        write_predictions(run.predictions_file(mark), there, made)
+    top = max(entries, key=lambda entry: entry["goodness"])
+    kept |= {"marks": entries, "selected": {"model": top["selected"], "mark": top["epoch"]}}
+    write_json(run.path / "scores.json", kept)
 
 
 def transfer(run: Run, early: str, late: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ LEVELS = [
     ("ensembling",),
     ("training",),
     ("model", "show"),
-    ("evaluation",),
+    ("evaluation", "league"),
     ("cli",),
     ("__init__", "__main__"),
 ]
@@ -86,7 +86,7 @@ cli.main()
         "from bertvision.heads.pooling import LastLayer\n\n\nclass FirstLayer(LastLayer):\n"
         "    def forward(self, layers):\n        return layers[:, 0]\n\n\n"
         "@register('first-layer', 'ours', 'the embedding output')\ndef first_layer(shape):\n"
-        "    return Head(shape, FirstLayer(shape), views=('mean',))\n"
+        "    return Head(shape, FirstLayer(shape.features), views=('mean',))\n"
     )
     rows = "".join(f"{'good' if i % 2 else 'bad'} {i},{i % 2}\n" for i in range(60))
     (tmp_path / "t.csv").write_text("text,label\n" + rows)

@@ -206,3 +206,51 @@ def test_changed_dev_data_is_not_scored_as_the_old(command: Command, table: Path
     code, _, err = command("evaluate", tmp_path / "run")
     assert (code, "dev data has changed" in err) == (1, True)
     assert command("evaluate", tmp_path / "run", "--dev", table)[0] == 0
+
+
+def test_heads_are_counted_at_a_shape_and_shown_layer_by_layer(command: Command) -> None:
+    code, out, _ = command("ls", "heads", "--kind", "span", "--layers", 25, "--features", 1024, "--json")
+    assert code == 0
+    found = {row["name"]: row for row in json.loads(out)}
+    assert found["learned-pooling-adapter-inception"]["parameters"] == 6_683_166
+    assert found["learned-pooling-adapter-386"]["blocks"] == "LearnedPooling > Adapter + LastLayer > Linear"
+    assert "cosines" not in found
+    code, out, _ = command("ls", "heads", "--layers", 26, "--features", 1024, "--json")
+    full = {row["name"]: row for row in json.loads(out)}["xception"]
+    assert (full["parameters"], full["with_statistics"]) == (20_662_106, 20_716_634)
+    code, out, _ = command(
+        "show", "head", "learned-pooling-adapter-386", "--kind", "span", "--backbone", "tiny", "--json"
+    )
+    rows = json.loads(out)
+    assert [row["type"] for row in rows[:3]] == ["LearnedPooling", "Adapter", "LastLayer"]
+    assert rows[-1]["parameters"] == sum(row["parameters"] for row in rows[:-1])
+    code, out, _ = command("show", "head", "adapter-64-ngram", "--backbone", "tiny")
+    assert code == 0
+    assert "Conv1d" in out
+    for arguments, message in (
+        (("ls", "heads", "--layers", 3), "Give --layers and --features"),
+        (("ls", "heads", "--kind", "spans"), "none of: class, score, span"),
+        (("show", "head", "cosine"), "Did you mean 'cosines'"),
+        (("show", "head", "cosines", "--kind", "span"), "'cosines' is for class, score"),
+        (("show", "run", "x"), "only `show head NAME`"),
+    ):
+        code, _, err = command(*arguments)
+        assert code == 1
+        assert message in err
+
+
+def test_the_league_ranks_models_and_marks_the_front(command: Command, table: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert command("fit", "table", "--train", table, *FAST, "--heads", "paper", "--polish", 1, "--out", run)[0] == 0
+    code, out, _ = command("league", f"{run}@1", "--json")
+    assert code == 0
+    rows = json.loads(out)
+    held = [row["held_out"]["value"] for row in rows]
+    assert held == sorted(held, reverse=True)
+    assert {"encoder", "xception+polish", "tenney-small"} <= {row["model"] for row in rows}
+    front = [row["parameters"] for row in rows if row["front"]]
+    assert rows[0]["front"]
+    assert front == sorted(front, reverse=True)
+    code, out, _ = command("league", run)
+    assert code == 0
+    assert "◆" in out

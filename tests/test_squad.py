@@ -458,19 +458,24 @@ def test_perfect_and_empty_predictions_and_the_strict_threshold() -> None:
 
 def test_the_tuned_threshold_is_the_best_of_all() -> None:
     # Of equal thresholds the one that answers most: without unanswerable questions there is nothing to gain by silence.
-    assert tune(np.array([0.1, 0.2, 0.9]), np.array([1.0, 1.0, 0.0]), np.zeros(3)) == 1
+    assert tune(np.array([0.1, 0.2, 0.9]), np.array([1.0, 1.0, 0.0]), np.zeros(3), np.ones(3)) == 1
     for seed in range(50):
         draw = np.random.default_rng(seed)
         nulls = np.round(draw.random(30), 1)
         answered, unanswered = draw.random(30), (draw.random(30) < 0.5).astype(float)
+        weights = draw.random(30)
 
         def total(
-            limit: float, nulls: np.ndarray = nulls, a: np.ndarray = answered, u: np.ndarray = unanswered
+            limit: float,
+            nulls: np.ndarray = nulls,
+            a: np.ndarray = answered,
+            u: np.ndarray = unanswered,
+            w: np.ndarray = weights,
         ) -> float:
-            return float(np.where(nulls > limit, u, a).mean())
+            return float((w * np.where(nulls > limit, u, a)).mean())
 
         limits = [-1.0, 0.0, 1.0, *np.unique(nulls)]
-        chosen = tune(nulls, answered, unanswered)
+        chosen = tune(nulls, answered, unanswered, weights)
         assert total(chosen) == pytest.approx(max(total(limit) for limit in limits))
 
 
@@ -492,6 +497,19 @@ def test_raw_and_tuned_scores_part_where_the_null_probability_is_biased() -> Non
     tuned, raw = found.values[:, 1].mean(), found.values[:, 3].mean()
     assert tuned > 0.99 > raw + 0.3
     assert np.array_equal(qualities(judge.golds, found.answers(threshold)), found.values[:, :2])
+
+
+def test_the_expected_share_of_unanswerable_questions_moves_the_threshold() -> None:
+    """Null probabilities that say little: who expects more unanswerable questions must answer fewer."""
+    data = examples_of(invent(60, seed=2), Reading("", True, True))
+    windows, _ = labelled(windowed(tokenizer(), data, 128, 32), data)
+    draw, shares = np.random.default_rng(0), []
+    outputs = spoken(windows) * 0.3 + draw.random((len(windows.tokens), 2)).astype(np.float32)
+    for share in (0.1, 0.5, 0.9):
+        judge = SpanJudge(data, windows, FitOptions(task="squad2", null_share=share))
+        threshold = judge.threshold(outputs)
+        shares.append(np.mean([not text for text in judge.predictions(outputs, threshold).answers(threshold)]))
+    assert shares[0] <= shares[1] <= shares[2] > shares[0]
 
 
 def test_golds_normalise_and_compare_as_the_official_script_does() -> None:

@@ -84,6 +84,10 @@ class FitOptions:
         None,
         "Task `squad2`: say there is no answer where its probability is above this. Default: tuned on held-out data, per model.",
     )
+    null_share: float = option(
+        0.5,
+        "Task `squad2`: share of unanswerable questions to expect in use. Thresholds and models are chosen for it, whatever the share in the held-out data (SQuAD 2.0: a third in train, half in dev).",
+    )
     decoding: str = option(
         "span", "Task `squad2`: `span`: the best start and end together; `argmax`: each by itself, as the paper did."
     )
@@ -117,6 +121,8 @@ class FitOptions:
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise UserError(f"{flag(name)} {getattr(self, name)} must not be negative.")
+        if not 0 < self.null_share < 1:
+            raise UserError(f"--null-share {self.null_share} is a share of all questions: above 0 and below 1.")
         if not 0 <= self.warmup < 1:
             raise UserError(f"--warmup {self.warmup} is a share of all steps: at least 0 and below 1.")
         if self.freeze is not None and self.freeze not in ("embeddings", "all") and not self.freeze.isdigit():

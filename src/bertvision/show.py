@@ -155,7 +155,13 @@ def listing(what: str) -> list[dict[str, Any]]:
 
         default = SETS["default"].split(",")
         return [
-            {"name": n, "source": heads[n].source, "default": "yes" if n in default else "", "about": heads[n].about}
+            {
+                "name": n,
+                "kinds": ", ".join(heads[n].kinds),
+                "source": heads[n].source,
+                "default": "yes" if n in default else "",
+                "about": heads[n].about,
+            }
             for n in heads
         ]
     if what == "backbones":
@@ -166,10 +172,34 @@ def listing(what: str) -> list[dict[str, Any]]:
     raise UserError(f"`bertvision ls {what}`: one of tasks, heads, backbones.")
 
 
+def league(rows: list[dict[str, Any]], metric: str) -> None:
+    """All models of some runs, best on held-out data first."""
+    board = Table(title=f"by held-out {metric}", caption="◆ no model with as few parameters scores higher")
+    for name in ("", "model", "run", "epochs", f"held-out {metric} \\[95%]", f"dev {metric}"):
+        board.add_column(name, no_wrap=name == "model")
+    for name in ("parameters", "seconds"):
+        board.add_column(name, justify="right")
+    for row in rows:
+        held = row["held_out"]
+        board.add_row(
+            "◆" if row["front"] else "",
+            row["model"],
+            escape(row["run"]),
+            row["epoch"],
+            rf"{held['value']:.3f} \[{held['low']:.3f}, {held['high']:.3f}]",
+            f"{row['dev']['value']:.3f}",
+            f"{row['parameters']:,}",
+            f"{row['seconds']:.0f}",
+        )
+    Console().print(board)
+
+
 def table(rows: list[dict[str, Any]]) -> None:
     board = Table()
-    for name in rows[0]:
-        board.add_column(name)
+    for number, (name, value) in enumerate(rows[0].items()):
+        board.add_column(
+            name.replace("_", " "), no_wrap=number == 0, justify="right" if isinstance(value, int) else "left"
+        )
     for row in rows:
-        board.add_row(*(escape(str(value)) for value in row.values()))
+        board.add_row(*(f"{value:,}" if isinstance(value, int) else escape(str(value)) for value in row.values()))
     Console().print(board)

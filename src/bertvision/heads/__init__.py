@@ -17,6 +17,10 @@ class Recipe:
     about: str
     reads: str = "any"  # "texts", "pairs" (texts that come in pairs) or "tokens": what it cannot do without
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return {"any": ("class", "score", "span"), "tokens": ("span",)}.get(self.reads, ("class", "score"))
+
     def fits(self, shape: Shape) -> bool:
         return {"any": True, "texts": not shape.span, "pairs": shape.pairs and not shape.span, "tokens": shape.span}[
             self.reads

@@ -1,7 +1,5 @@
 """Heads that compress every layer with a small adapter, Linear(D -> A) + GELU, and read all of them out."""
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -38,27 +36,12 @@ class Adapter(Body):
         return torch.cat([flat, layers[:, -1]], 2) if self.skip else flat
 
 
-def paper_adapter(shape: Shape, size: int, shared: bool, skip: bool) -> Head:
-    body = Adapter(shape.layers + shape.pooled, shape.features, size, shared=shared, skip=skip)
-    return Head(shape, body, pooled=shape.pooled)
-
-
-def adapter_views(shape: Shape, size: int) -> Head:
-    body = Adapter(shape.layers, shape.features, size, small=False)
-    return Head(shape, body, views=all_views(shape), normalised=True, cosines=shape.pairs, dropout=0.2)
-
-
-for _size in (64, 386):
-    for _shared in (True, False):
-        for _skip in (False, True):
-            _name = f"adapter-{_size}" + ("" if _shared else "-per-layer") + ("-skip" if _skip else "")
-            _about = f"Linear to {_size} + GELU on each layer's [CLS] (or tokens), "
-            _about += ("shared" if _shared else "one per layer") + (", plus the last state" if _skip else "")
-            register(_name, "paper", _about)(partial(paper_adapter, size=_size, shared=_shared, skip=_skip))
-
-register(
+@register(
     "adapter-64-views", "ours", "shared adapter of 64 on every view of every layer, normalised states", reads="texts"
-)(partial(adapter_views, size=64))
+)
+def adapter_views(shape: Shape) -> Head:
+    body = Adapter(shape.layers, shape.features, 64, small=False)
+    return Head(shape, body, views=all_views(shape), normalised=True, cosines=shape.pairs, dropout=0.2)
 
 
 @register(

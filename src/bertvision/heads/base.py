@@ -28,6 +28,12 @@ class Body(nn.Module):
     neighbours = False  # does it look at the tokens beside? then it is given the mask too, to see where they end
 
 
+def run(body: Body, layers: Tensor, mask: Tensor | None = None) -> Tensor:
+    """What the body makes of the layers, with the mask if it asks for one."""
+    found: Tensor = body(layers, mask) if body.neighbours else body(layers)
+    return found
+
+
 class Head(nn.Module):
     """HiddenStates -> logits (B, C): views -> body -> dropout -> one linear layer over everything.
 
@@ -58,8 +64,7 @@ class Head(nn.Module):
     def forward(self, states: HiddenStates) -> Tensor:
         if self.span:
             assert self.body is not None
-            tokens = states.tokens(self.normalised)
-            read = self.body(tokens, states.mask) if self.body.neighbours else self.body(tokens)  # (B, T, width)
+            read = run(self.body, states.tokens(self.normalised), states.mask)  # (B, T, width)
             return confined(self.output(self.dropout(read)), states.places)
         parts = []
         if self.body is not None:

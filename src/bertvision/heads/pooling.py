@@ -11,9 +11,9 @@ from bertvision.states import DERIVED_VIEWS, PAIR_VIEWS, SINGLE_VIEWS
 class LastLayer(Body):
     """The top layer's state alone, as a linear probe reads it."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, features: int) -> None:
         super().__init__()
-        self.width = shape.features
+        self.width = features
 
     def forward(self, layers: Tensor) -> Tensor:
         return layers[:, -1]
@@ -46,17 +46,12 @@ def all_views(shape: Shape) -> tuple[str, ...]:
 
 @register("last-layer", "ours", "linear layer on the last layer's [CLS] (or tokens): the usual probe, for comparison")
 def last_layer(shape: Shape) -> Head:
-    return Head(shape, LastLayer(shape))
+    return Head(shape, LastLayer(shape.features))
 
 
-@register("learned-pooling", "paper", "learned weighted sum of all layers' [CLS] (or tokens)")
-def learned_pooling(shape: Shape) -> Head:
-    return Head(shape, LearnedPooling(shape.layers + shape.pooled, shape.features), pooled=shape.pooled)
-
-
-@register("average-pooling", "paper", "plain mean of all layers' [CLS] (or tokens)")
+@register("average-pooling", "ours", "plain mean of all layers' [CLS] (or tokens)")
 def average_pooling(shape: Shape) -> Head:
-    return Head(shape, AveragePooling(shape), pooled=shape.pooled)
+    return Head(shape, AveragePooling(shape.features), pooled=shape.pooled)
 
 
 @register(
@@ -66,7 +61,7 @@ def average_pooling(shape: Shape) -> Head:
     reads="texts",
 )
 def last_layer_views(shape: Shape) -> Head:
-    return Head(shape, LastLayer(shape), views=all_views(shape), normalised=True, dropout=0.1)
+    return Head(shape, LastLayer(shape.features), views=all_views(shape), normalised=True, dropout=0.1)
 
 
 @register(

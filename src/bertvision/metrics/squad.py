@@ -58,14 +58,14 @@ def qualities(golds: Sequence[Gold], predictions: Sequence[str]) -> Array:
     return np.array([gold.quality(text) for gold, text in zip(golds, predictions, strict=True)]).reshape(-1, 2)
 
 
-def tune(null_probabilities: Array, answered: Array, unanswered: Array) -> float:
-    """The threshold that makes the mean of one quality highest: above it a question counts as unanswerable.
+def tune(null_probabilities: Array, answered: Array, unanswered: Array, weights: Array) -> float:
+    """The threshold that makes the weighted mean of one quality highest: above it a question counts as unanswerable.
 
     `answered` and `unanswered` (N,) are the qualities with the span and with no answer. Half way between two questions,
     so that neither is decided by rounding; 0 or less (nothing is answered) only where that is really best.
     """
     order = np.argsort(null_probabilities, kind="stable")
-    gains = np.concatenate([[0.0], np.cumsum((answered - unanswered)[order])])
+    gains = np.concatenate([[0.0], np.cumsum((weights * (answered - unanswered))[order])])
     ordered = null_probabilities[order]
     # Questions of equal probability are decided alike: a cut between them is none.
     possible = np.concatenate([[True], ordered[1:] > ordered[:-1], [True]])

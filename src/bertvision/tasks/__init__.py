@@ -11,7 +11,7 @@ from bertvision.types import Dataset, Examples
 
 Roles = dict[str, str | None]  # text, pair, label -> name of the column
 DATA_OPTIONS = ("data", "train", "dev", "text", "text_pair", "label", "kind")
-QUESTION_OPTIONS = ("strict", "stride", "answer_length", "null_threshold", "decoding")
+QUESTION_OPTIONS = ("strict", "stride", "answer_length", "null_threshold", "null_share", "decoding")
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ class Fitting:
         }
         entry |= marks.entry(setting, made)
         save_mark(self.run, mark, setting.encoder, made.heads, made.pairs, made.ensembles)
-        _write_predictions(self.run.predictions_file(mark), setting, made)
+        write_predictions(self.run.predictions_file(mark), setting, made)
         entry["seconds"] = self._elapsed()
         self.marks.append(entry)
         runs.write_json(self.run.path / "scores.json", self._scores())
@@ -153,7 +153,7 @@ class Fitting:
 
     def _scores(self) -> dict[str, Any]:
         # max gives the first of equals: less fine-tuning for the same score.
-        top = max(self.marks, key=lambda entry: self._held_out(entry, entry["selected"]))
+        top = max(self.marks, key=lambda entry: entry["goodness"])
         return {
             "task": self.setting.dataset.task,
             "metric": self.setting.metric,
@@ -176,7 +176,7 @@ class Fitting:
         return f"All until then is kept in '{self.run.path}': the same command with --out {self.path} --resume goes on."
 
 
-def _write_predictions(path: Path, setting: Setting, made: marks.Report) -> None:
+def write_predictions(path: Path, setting: Setting, made: marks.Report) -> None:
     """Per example: every model's values and, for spans, its answer (empty: none)."""
     columns: dict[str, dict[str, Any]] = {}
     for split, found in made.predictions.items():

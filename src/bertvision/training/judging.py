@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from bertvision.metrics.intervals import measure, score
-from bertvision.metrics.squad import Gold, defined, qualities, tune
+from bertvision.metrics.squad import METRICS, Gold, defined, qualities, tune
 from bertvision.options import FitOptions
 from bertvision.spans import Spans, argmax_spans, best_spans
 from bertvision.types import Examples, Windows
@@ -36,6 +36,9 @@ class Judge(Protocol):
     kind: str
     targets: np.ndarray  # (N,)
 
+    def measure(self, values: np.ndarray, metric: str) -> float:
+        """The metric of predictions' values as choices see it."""
+
     def loss(self, outputs: np.ndarray) -> float:
         """Smooth and lower for better: what greedy selection goes by, and what decides between equals."""
 
@@ -56,7 +59,7 @@ def goodness(judge: Judge, outputs: np.ndarray, metric: str) -> tuple[float, flo
     if not np.isfinite(outputs).all():
         return -np.inf, -np.inf
     values = judge.predictions(outputs, judge.threshold(outputs)).values
-    return round(measure(values, judge.targets, metric, judge.kind), 9), -judge.loss(outputs)
+    return round(judge.measure(values, metric), 9), -judge.loss(outputs)
 
 
 def scores(judge: Judge, found: Predictions, metrics: tuple[str, ...]) -> dict[str, dict[str, float]]:
@@ -85,6 +88,9 @@ class LabelJudge:
         assert examples.targets is not None
         self.kind, self.windows, self.targets = kind, windows, examples.targets
 
+    def measure(self, values: np.ndarray, metric: str) -> float:
+        return measure(values, self.targets, metric, self.kind)
+
     def loss(self, outputs: np.ndarray) -> float:
         values = per_example(outputs, self.windows)
         if self.kind == "class":
@@ -108,6 +114,11 @@ class SpanJudge:
         self.targets = examples.targets
         self.golds = [Gold.of([answer.text for answer in found]) for found in examples.questions.answers]
         self.unanswered = qualities(self.golds, [""] * len(examples))
+        self.weights = _weights(self.targets, options.null_share)
+
+    def measure(self, values: np.ndarray, metric: str) -> float:
+        """Weighted, so that data with few unanswerable questions does not choose models that always answer."""
+        return float(METRICS[metric].weighted(values, self.targets, self.weights[None], values.shape[1])[0])
 
     def loss(self, outputs: np.ndarray) -> float:
         assert self.windows.answers is not None
@@ -122,7 +133,7 @@ class SpanJudge:
             return RAW_THRESHOLD
         found = self.spans(outputs)
         answered = qualities(self.golds, found.texts(self.examples))
-        return tune(found.null_probabilities, answered[:, 1], self.unanswered[:, 1])
+        return tune(found.null_probabilities, answered[:, 1], self.unanswered[:, 1], self.weights)
 
     def predictions(self, outputs: np.ndarray, threshold: float | None) -> Predictions:
         found = self.spans(outputs)
@@ -136,3 +147,11 @@ class SpanJudge:
         if self.options.decoding == "argmax":
             return argmax_spans(outputs, self.windows)
         return best_spans(outputs, self.windows, self.options.answer_length)
+
+
+def _weights(targets: np.ndarray, null_share: float) -> np.ndarray:
+    """Weights of questions with which `null_share` of them have no answer."""
+    answerable = targets.mean()
+    if answerable in (0, 1):
+        return np.ones(len(targets))
+    return np.where(targets == 1, (1 - null_share) / answerable, null_share / (1 - answerable))

@@ -38,7 +38,13 @@ def report(setting: Setting, ridden: dict[str, Head], mark: str) -> Report:
         heads = dict(ridden) if way == "joint" else {}
         if way in ways:
             heads |= _polish(setting, way, ridden, mark, made)
-        _answer(setting, way, heads, mark, made)
+        answer_all(setting, way, heads, mark, made)
+    conclude(setting, made)
+    return made
+
+
+def conclude(setting: Setting, made: Report) -> None:
+    """Ensembles, thresholds and predictions per example, from what every single model said."""
     judge = setting.judges[HELD_OUT]
     made.ensembles = ensembles(made.outputs[HELD_OUT], judge, setting.metric)
     for outputs in made.outputs.values():
@@ -48,15 +54,16 @@ def report(setting: Setting, ridden: dict[str, Head], mark: str) -> Report:
         made.predictions[split] = {
             name: setting.judges[split].predictions(values, made.thresholds[name]) for name, values in outputs.items()
         }
-    return made
 
 
 def entry(setting: Setting, made: Report) -> dict[str, Any]:
     """The mark's part of scores.json: choices on held-out data, and scores of every model on every split."""
     answers, judge = made.outputs[HELD_OUT], setting.judges[HELD_OUT]
     heads = {name: values for name, values in answers.items() if name in made.heads}
+    selected = best(answers, judge, setting.metric)
     chosen: dict[str, Any] = {
-        "selected": best(answers, judge, setting.metric),
+        "selected": selected,
+        "goodness": goodness(judge, answers[selected], setting.metric)[0],
         "best_head": best(heads, judge, setting.metric) if heads else None,
         "pairs": made.pairs,
     }
@@ -115,7 +122,7 @@ def _polish(setting: Setting, way: str, ridden: dict[str, Head], mark: str, made
     return {name + POLISHED: head for name, head in heads.items()}
 
 
-def _answer(setting: Setting, way: str, heads: dict[str, Head], mark: str, made: Report) -> None:
+def answer_all(setting: Setting, way: str, heads: dict[str, Head], mark: str, made: Report) -> None:
     """Put the answers of the encoder (joint) and of `heads` into the report; of two heads with one name the better on
     held-out data stays."""
     found: dict[str, Outputs] = {}

@@ -1,0 +1,162 @@
+"""Commands that ask finished runs: evaluate, compare, league, predict; and score, for files of answers."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bertvision.cli.app import Debug, Json, NullThreshold, RunArgument, app, print_json
+from bertvision.errors import UserError
+
+
+@app.command()
+def evaluate(
+    run: RunArgument,
+    data: Annotated[str | None, typer.Option(help="Folder with the task's files. Default: the run's own.")] = None,
+    dev: Annotated[
+        str | None, typer.Option(help="One file to score on, like the training data (same columns, or SQuAD JSON).")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(help="Spans: folder for predictions.json and na_prob.json. Default: RUN/official.")
+    ] = None,
+    null_threshold: NullThreshold = None,
+    decoding: Annotated[
+        str | None, typer.Option(help="Spans: `span` or `argmax` (the paper's). Default: the run's.")
+    ] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Score every model of a run: on its dev data again, or on other data."""
+    from bertvision.evaluation import evaluate as evaluate_run
+    from bertvision.progress import Progress
+
+    result = evaluate_run(run, data, dev, Progress(), out, null_threshold=null_threshold, decoding=decoding)
+    if json:
+        print_json(result)
+    else:
+        from bertvision import show
+
+        show.evaluation(result)
+
+
+@app.command()
+def compare(run_a: RunArgument, run_b: RunArgument, json: Json = False, debug: Debug = False) -> None:
+    """How much RUN_B's model scores above RUN_A's: paired bootstrap on the same dev examples."""
+    from bertvision.evaluation import compare as compare_runs
+
+    result = compare_runs(run_a, run_b)
+    if json:
+        print_json(result)
+    else:
+        from bertvision import show
+
+        show.comparison(result)
+
+
+@app.command()
+def predict(
+    run: RunArgument,
+    text: Annotated[list[str] | None, typer.Argument(help="A text; for pairs, two texts.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV, TSV, JSONL or Parquet with the run's columns; .txt (single texts); SQuAD JSON (questions)."
+        ),
+    ] = None,
+    question: Annotated[str | None, typer.Option(help="Spans: a question; with --context.")] = None,
+    context: Annotated[
+        str | None, typer.Option(help="Spans: the text to find the answer in; `@FILE` reads it from a file.")
+    ] = None,
+    top_k: Annotated[int, typer.Option(min=1, help="Spans: how many alternative answers to list.")] = 3,
+    null_threshold: NullThreshold = None,
+    model: Annotated[str | None, typer.Option(help="Ask this model of the run instead of the selected one.")] = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Answer new texts: class and probabilities, a score, or the answer to a question.
+
+    Examples:
+
+    * `bertvision predict runs/demo-minilm-l6 "A joy from start to end."`
+
+    * `bertvision predict runs/squad2-minilm-l6 --question "Who wrote it?" --context @article.txt`
+    """
+    if (question is None) != (context is None):
+        raise UserError("--question and --context go together.")
+    if question is not None and context is not None:
+        from bertvision.tasks.reading import read_text
+
+        text = [*(text or []), question, read_text(Path(context[1:])) if context.startswith("@") else context]
+    if bool(text) == bool(file):
+        raise UserError("Give either texts (for spans --question and --context) or --file FILE.")
+    from bertvision.model import Model, predict_file
+    from bertvision.progress import Progress
+    from bertvision.types import Examples
+
+    loaded = Model(run, model)
+    if question is not None and not loaded.windowed:
+        raise UserError(f"--question and --context: '{run}' was not trained on questions.")
+    loaded.progress = Progress(quiet=file is None)
+    if file is not None:
+        examples, answers = predict_file(loaded, file, top=top_k, null_threshold=null_threshold)
+    else:
+        texts = list(text or [])
+        if loaded.pairs and len(texts) != 2:
+            raise UserError(f"'{run}' was trained on pairs: give two texts, or --file FILE.")
+        examples = Examples([texts[0]], [texts[1]], None) if loaded.pairs else Examples(texts, None, None)
+        answers = loaded.predict(examples.texts, examples.pairs, top=top_k, null_threshold=null_threshold)
+    names = ("question", "context") if loaded.kind == "span" else ("text", "text_pair")
+    rows = [{names[0]: t} | answer for t, answer in zip(examples.texts, answers, strict=True)]
+    for row, pair in zip(rows, examples.pairs or [], strict=False):
+        row[names[1]] = pair
+    if json:
+        print_json(rows)
+    else:
+        from bertvision import show
+
+        shown = show.answers if loaded.kind == "span" else show.predictions
+        shown(rows, str(loaded.run.path), loaded.mark, loaded.name)
+
+
+@app.command()
+def score(
+    metric: Annotated[str, typer.Argument(help="squad2: the official SQuAD 2.0 metric.")],
+    predictions: Annotated[Path, typer.Argument(help="JSON: question id -> answer, empty for none.")],
+    data: Annotated[Path, typer.Argument(help="SQuAD JSON with the right answers.")],
+    na_prob: Annotated[Path | None, typer.Option(help="JSON: question id -> probability of no answer.")] = None,
+    na_threshold: Annotated[
+        float, typer.Option(help="With --na-prob: an answer counts as none where its probability is above this.")
+    ] = 1.0,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Score a file of answers as the official SQuAD 2.0 evaluation does, with its keys, in per cent."""
+    if metric != "squad2":
+        raise UserError(f"There is no metric '{metric}' for files of answers. Known: squad2.")
+    from bertvision.evaluation import score_squad2
+
+    result = score_squad2(predictions, data, na_prob, na_threshold)
+    if json:
+        print_json(result)
+    else:
+        from bertvision import show
+
+        show.table([{"key": key, "value": f"{value:.4f}".rstrip("0").rstrip(".")} for key, value in result.items()])
+
+
+@app.command()
+def league(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories; RUN@3/10 means that mark.")],
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Rank the encoder and all heads of some runs by held-out score; mark the best for their number of parameters."""
+    from bertvision.league import league as rank
+
+    metric, rows = rank(runs)
+    if json:
+        print_json(rows)
+    else:
+        from bertvision import show
+
+        show.league(rows, metric)

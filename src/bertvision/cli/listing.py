@@ -1,0 +1,110 @@
+"""Commands that say what there is: ls, show."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bertvision.cli.app import Debug, Json, app, print_json
+from bertvision.errors import UserError
+from bertvision.options import one_of
+
+if TYPE_CHECKING:
+    from bertvision.heads.base import Shape
+
+HeadKind = Annotated[str | None, typer.Option("--kind", help="Heads for `class`, `score` or `span`.")]
+HeadLayers = Annotated[
+    int | None,
+    typer.Option(
+        "--layers", min=1, help="Inputs a head sees: 25 for BERT-large, 26 for [CLS] with the pooler's output."
+    ),
+]
+HeadFeatures = Annotated[int | None, typer.Option("--features", min=1, help="Features of a hidden state.")]
+HeadLabels = Annotated[int, typer.Option("--labels", min=2, help="Classes, for kind `class`.")]
+HeadBackbone = Annotated[str | None, typer.Option("--backbone", help="Take layers and features of this encoder.")]
+
+
+@app.command()
+def ls(
+    what: Annotated[str, typer.Argument(help="tasks, heads or backbones.")],
+    kind: HeadKind = None,
+    layers: HeadLayers = None,
+    features: HeadFeatures = None,
+    labels: HeadLabels = 2,
+    backbone: HeadBackbone = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """List tasks, heads or backbones.
+
+    Example: `bertvision ls heads --kind span --layers 25 --features 1024` counts every head's parameters at that shape.
+    """
+    from bertvision import show
+
+    shape = _shape(kind, layers, features, labels, backbone)
+    if shape is not None and what == "heads":
+        from bertvision.heads import heads
+        from bertvision.heads.description import row
+
+        rows = [row(name, shape) for name in heads if heads[name].fits(shape)]
+    else:
+        rows = show.listing(what)
+    if json:
+        print_json(rows)
+    else:
+        show.table(rows)
+
+
+@app.command("show")
+def show_head(
+    what: Annotated[str, typer.Argument(help="head")],
+    name: Annotated[str, typer.Argument(help="A name of `bertvision ls heads`.")],
+    kind: HeadKind = None,
+    layers: HeadLayers = None,
+    features: HeadFeatures = None,
+    tokens: Annotated[int, typer.Option(min=1, help="Spans: tokens of a window.")] = 386,
+    labels: HeadLabels = 2,
+    backbone: HeadBackbone = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show what a head is made of: its layers in order, with their output shapes and parameters.
+
+    Example: `bertvision show head adapter-64-ngram --backbone minilm-l6`
+    """
+    if what != "head":
+        raise UserError(f"`bertvision show {what}`: only `show head NAME` is known.")
+    from bertvision import show
+    from bertvision.heads import heads
+    from bertvision.heads.description import layer_table
+
+    recipe = heads[name]
+    chosen = kind or recipe.kinds[0]
+    if chosen not in recipe.kinds:
+        raise UserError(f"--kind '{chosen}': '{name}' is for {', '.join(recipe.kinds)}.")
+    shape = _shape(chosen, layers, features, labels, backbone or ("minilm-l6" if layers is None else None))
+    assert shape is not None
+    rows = layer_table(name, shape, tokens)
+    if json:
+        print_json(rows)
+    else:
+        show.table(rows)
+
+
+def _shape(
+    kind: str | None, layers: int | None, features: int | None, labels: int, backbone: str | None
+) -> "Shape | None":
+    """The shape that is asked for, by numbers or by a backbone; None where neither is given."""
+    if kind is None and layers is None and features is None and backbone is None:
+        return None
+    one_of("--kind", kind or "class", ("class", "score", "span"))
+    from bertvision.heads.base import Shape
+
+    span, outputs = kind == "span", {"score": 1, "span": 2}.get(kind or "class", labels)
+    if backbone is not None:
+        from bertvision.backbones.encoder import load
+
+        encoder = load(backbone, outputs, 0, span=span)
+        return Shape(encoder.layers, encoder.features, outputs, True, encoder.pooled and not span, span)
+    if layers is None or features is None:
+        raise UserError("Give --layers and --features, or --backbone.")
+    return Shape(layers, features, outputs, True, False, span)

@@ -1,0 +1,89 @@
+"""The twenty span heads and six classification heads of the paper, one line each, on raw states as it had them.
+
+Where its text leaves an architecture open, ours is one that has the printed number of parameters (tests/test_heads.py).
+For classes the pooler's output is one more layer, the last one.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from bertvision.heads import register
+from bertvision.heads.adapter import Adapter
+from bertvision.heads.base import Body, Head, Shape
+from bertvision.heads.blocks import Beside, FeatureConvolution, Then
+from bertvision.heads.pooling import AveragePooling, LastLayer, LearnedPooling
+from bertvision.heads.tokens import Inception, Ngrams, Xception
+from bertvision.heads.xception import Abbreviated, Full
+
+NARROW = ((6, 6, 1), (16, 16, 1), (3, 3, 1))  # 1xN convolutions: size, stride, dilation
+DILATED = ((6, 6, 1), (16, 4, 2), (3, 1, 1), (4, 1, 1))
+ADAPTED = ((6, 6, 1), (16, 16, 1), (2, 1, 1))
+DROPOUT = 0.1
+
+Build = Callable[[int, int], Body]  # layers, features -> body
+
+
+def pooled_adapter(layers: int, features: int) -> Body:
+    return Then(LearnedPooling(layers, features), Adapter(1, features, 386))
+
+
+def skipping(body: Body, features: int) -> Body:
+    """What the body gives, and the last layer's state beside it."""
+    return Beside(body, LastLayer(features))
+
+
+def over_tokens(kind: Callable[[int], Body]) -> Build:
+    return lambda layers, features: Then(pooled_adapter(layers, features), kind(386))
+
+
+ADAPTERS: dict[str, Build] = {
+    f"adapter-{size}{'' if shared else '-per-layer'}{'-skip' * skip}": partial(
+        Adapter, size=size, shared=shared, skip=skip
+    )
+    for size in (64, 386)
+    for shared in (True, False)
+    for skip in (False, True)
+}
+TABLE: list[tuple[str, str, Build, str]] = [
+    ("cnn-1xn", "three convolutions along features, layers as channels",
+     lambda n, d: FeatureConvolution(n, d, NARROW, dropout=DROPOUT), "any"),
+    ("cnn-1xn-dilated", "four convolutions along features, the second dilated",
+     lambda n, d: FeatureConvolution(n, d, DILATED, dropout=DROPOUT), "any"),
+    ("cnn-1xn-no-dropout", "cnn-1xn without dropout", lambda n, d: FeatureConvolution(n, d, NARROW), "any"),
+    ("learned-pooling", "learned weighted sum of all layers", LearnedPooling, "any"),
+    ("learned-pooling-cnn-1xn", "learned weighted sum, then cnn-1xn",
+     lambda n, d: Then(LearnedPooling(n, d), FeatureConvolution(1, d, NARROW, dropout=DROPOUT)), "any"),
+    ("average-pooling-cnn-1xn", "mean of all layers, then cnn-1xn",
+     lambda n, d: Then(AveragePooling(d), FeatureConvolution(1, d, NARROW, dropout=DROPOUT)), "any"),
+    *[(name, _about, build, "any") for name, build in ADAPTERS.items() for _about in (
+        f"Linear to {name.split('-')[1]} + GELU on each layer, {'one each' if 'per-layer' in name else 'shared'}"
+        + (", and the last state" if name.endswith("skip") else ""),)],
+    ("learned-pooling-adapter-386", "learned weighted sum, then an adapter, and the last state",
+     lambda n, d: skipping(pooled_adapter(n, d), d), "any"),
+    ("adapter-386-skip-learned-pooling", "adapters on each layer and on their learned weighted sum",
+     lambda n, d: Beside(Adapter(n, d, 386), pooled_adapter(n, d)), "any"),
+    ("learned-pooling-adapter-cnn-1xn", "learned weighted sum, adapter, convolutions along its features",
+     over_tokens(lambda d: FeatureConvolution(1, d, ADAPTED, dropout=DROPOUT)), "any"),
+    ("learned-pooling-adapter-cnn-nxn", "learned weighted sum, adapter, convolutions over 1 to 7 tokens",
+     over_tokens(Ngrams), "tokens"),
+    ("learned-pooling-adapter-inception", "learned weighted sum, adapter, three Inception blocks over tokens",
+     over_tokens(Inception), "tokens"),
+    ("learned-pooling-adapter-xception", "learned weighted sum, adapter, seven Xception blocks over tokens",
+     over_tokens(Xception), "tokens"),
+    ("tenney-small", "learned weighted sum of all layers' [CLS]", LearnedPooling, "texts"),
+    ("adapter-pooler-tenney", "learned weighted sum, adapter of 386, and the last state",
+     lambda n, d: skipping(pooled_adapter(n, d), d), "texts"),
+    ("adapter-pooler-average", "mean, adapter of 386, and the last state",
+     lambda n, d: skipping(Then(AveragePooling(d), Adapter(1, d, 386)), d), "texts"),
+    ("xception-abbreviated", "a short Xception along features, layers as channels", Abbreviated, "texts"),
+    ("xception-abbreviated-cls", "the same, and the last state", lambda n, d: skipping(Abbreviated(n, d), d), "texts"),
+    ("xception", "the whole Xception along features, layers as channels", Full, "texts"),
+]  # fmt: skip
+
+
+def build(shape: Shape, body: Build) -> Head:
+    return Head(shape, body(shape.layers + shape.pooled, shape.features), pooled=shape.pooled)
+
+
+for _name, _about, _body, _reads in TABLE:
+    register(_name, "paper", _about, reads=_reads)(partial(build, body=_body))
