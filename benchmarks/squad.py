@@ -66,7 +66,7 @@ def summary(run: Run) -> dict[str, Any]:
     found = []
     for entry in run.scores["marks"]:
         dev = run.predictions(entry["epoch"])["dev"]
-        metrics = ("f1", "exact") if kind == "span" else ("accuracy", "f1")
+        metrics = ("f1", "exact", "found_f1") if kind == "span" else ("accuracy", "f1")
         pairs = {"best_head": "encoder", "selected": "encoder"}
         pairs |= {name: "encoder" for name in entry["dev"] if name.startswith("ensemble")}
         named = {"best_head": entry["best_head"], "selected": entry["selected"]}
@@ -136,7 +136,7 @@ def transfer(run: Run, early: str, late: str) -> dict[str, Any]:
                 "later": _rounded(score(values, targets, metric, "span").as_dict()),
                 "later - own": _rounded(compare(before[name], values, targets, metric, "span").as_dict()),
             }
-            for metric in ("f1", "exact")
+            for metric in ("f1", "exact", "found_f1")
         }
     return {"early": early, "late": late, "heads": found}
 
@@ -154,7 +154,7 @@ def table() -> str:
     lines: list[str] = []
     for file in sorted(RESULTS.glob("*.json")):
         result = json.loads(file.read_text())
-        metrics = [metric for metric in result["metrics"] if metric != "HasAns_exact"]
+        metrics = [metric for metric in result["marks"][0]["dev"]["encoder"] if metric != "HasAns_exact"]
         lines += ["", f"### {file.stem}", "", f"| epochs | model | s | {' | '.join(metrics)} |"]
         lines.append("|---" * (3 + len(metrics)) + "|")
         for mark in result["marks"]:
@@ -165,15 +165,20 @@ def table() -> str:
                 cells += [f"{found[metric]['value']:.3f}" for metric in metrics[1:]]
                 seconds = f"{mark['seconds']:.0f}" if model == "encoder" else ""
                 lines.append(f"| {mark['epoch']} | {chosen}{model}{chosen} | {seconds} | {' | '.join(cells)} |")
-        lines += ["", f"| epochs | {metrics[0]} | difference [95%] |", "|---|---|---|"]
+        both = [metric for metric in (metrics[0], "found_f1") if metric in metrics]
+        lines += ["", f"| epochs | difference [95%] | {' | '.join(both)} |", "|---" * (2 + len(both)) + "|"]
         for mark in result["marks"]:
             for name, found in mark["differences"].items():
-                lines.append(f"| {mark['epoch']} | {name} | {_interval(found[metrics[0]])} |")
+                lines.append(
+                    f"| {mark['epoch']} | {name} | {' | '.join(_interval(found[metric]) for metric in both)} |"
+                )
         for name, found in result.get("transfer", {}).get("heads", {}).items():
-            f1 = found["f1"]
-            moved = f"{f1['own']['value']:.3f} to {f1['later']['value']:.3f}"
-            lines.append(f"| {result['transfer']['early']} on {result['transfer']['late']} | {name}: {moved} |"
-                         f" {_interval(f1['later - own'])} |")  # fmt: skip
+            cells = [
+                f"{of['own']['value']:.3f} to {of['later']['value']:.3f}: {_interval(of['later - own'])}"
+                for of in (found[metric] for metric in both)
+            ]
+            when = f"{result['transfer']['early']} on {result['transfer']['late']}"
+            lines.append(f"| {when} | {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

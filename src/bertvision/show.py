@@ -49,6 +49,15 @@ def run(finished: Run) -> None:
             f" {last[split]['encoder'][metric]['value']:.3f}.",
             highlight=False,
         )
+        if "found_f1" in entry[split][selected["model"]]:
+            values = {name: found["value"] for name, found in entry[split][selected["model"]].items()}
+            silent = f", unanswerable {values['NoAns_exact']:.3f}" if "NoAns_exact" in values else ""
+            console.print(
+                f"Of these, answerable questions F1 {values['HasAns_f1']:.3f} ({values['found_f1']:.3f} if none were"
+                f" withheld){silent}; no answer is given above a null probability of"
+                f" {entry['null_thresholds'][selected['model']]:.2f}.",
+                highlight=False,
+            )
     _curve(console, scores)
     console.print(
         f"{costs['seconds']:.0f} s in all, peak memory {costs['peak_memory_bytes'] / 1e9:.1f} GB,"

@@ -17,7 +17,8 @@ from bertvision.metrics.glue import Array, Metric
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-COLUMNS = ("exact", "f1", "raw_exact", "raw_f1")  # of the predictions that are scored, (N, 4)
+# Of the predictions that are scored, (N, 5): with the tuned threshold, with one half, and of the best span in any case.
+COLUMNS = ("exact", "f1", "raw_exact", "raw_f1", "found_f1")
 
 
 def normalise(text: str) -> str:
@@ -140,9 +141,9 @@ def _mean_of(column: str, answerable: int | None = None) -> Metric:
 
 def defined(metric: str, targets: Array) -> bool:
     """A mean over questions with (or without) an answer says something only where there are any."""
-    return not (metric.startswith("HasAns") and not targets.any()) and not (
-        metric.startswith("NoAns") and targets.all()
-    )
+    if metric.startswith("NoAns"):
+        return not targets.all()
+    return bool(targets.any()) or not metric.startswith(("HasAns", "found"))
 
 
 METRICS = {
@@ -153,4 +154,5 @@ METRICS = {
     "NoAns_exact": _mean_of("exact", 0),
     "raw_exact": _mean_of("raw_exact"),
     "raw_f1": _mean_of("raw_f1"),
+    "found_f1": _mean_of("found_f1", 1),
 }

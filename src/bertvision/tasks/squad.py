@@ -22,7 +22,7 @@ from bertvision.types import Answer, Dataset, Examples, Questions
 HUB_NAME = "rajpurkar/squad_v2"
 FILES = {part: (f"{part}-v2.0.json", f"{part}-v1.1.json", f"{part}.json") for part in ("train", "dev")}
 ROLES: Roles = {"text": "question", "pair": "context", "label": None}
-SPAN_METRICS = ("f1", "exact", "HasAns_f1", "HasAns_exact", "NoAns_exact", "raw_f1", "raw_exact")
+SPAN_METRICS = ("f1", "exact", "HasAns_f1", "HasAns_exact", "NoAns_exact", "raw_f1", "raw_exact", "found_f1")
 CLASS_METRICS = ("accuracy", "f1")
 LABELS = ("unanswerable", "answerable")
 

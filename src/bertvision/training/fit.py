@@ -153,7 +153,7 @@ class Fitting:
 
     def _scores(self) -> dict[str, Any]:
         # max gives the first of equals: less fine-tuning for the same score.
-        top = max(self.marks, key=lambda entry: entry["goodness"])
+        top = max(self.marks, key=lambda entry: entry.get("goodness", self._held_out(entry, entry["selected"])))
         return {
             "task": self.setting.dataset.task,
             "metric": self.setting.metric,

@@ -141,7 +141,7 @@ class SpanJudge:
         answered = qualities(self.golds, texts)
         limits = (RAW_THRESHOLD if threshold is None else threshold, RAW_THRESHOLD)
         columns = [np.where((nulls > limit)[:, None], self.unanswered, answered) for limit in limits]
-        return Predictions(np.hstack(columns), texts, nulls)
+        return Predictions(np.hstack([*columns, answered[:, 1:]]), texts, nulls)
 
     def spans(self, outputs: np.ndarray) -> Spans:
         if self.options.decoding == "argmax":
