@@ -6,7 +6,9 @@ from torch.nn import functional
 
 from bertvision.heads import register
 from bertvision.heads.base import Body, Head, Shape
+from bertvision.heads.blocks import Then
 from bertvision.heads.pooling import all_views
+from bertvision.heads.tokens import Ngrams
 
 
 class Adapter(Body):
@@ -51,23 +53,7 @@ def adapter_normalised(shape: Shape) -> Head:
     return Head(shape, Adapter(shape.layers, shape.features, 64, small=False), normalised=True, dropout=0.1)
 
 
-class Ngram(Body):
-    """The adapted layers of a token and of its neighbours, by a convolution over tokens: (B, L, T, D) -> (B, T, N)."""
-
-    neighbours = True
-
-    def __init__(self, shape: Shape, size: int, reach: int, width: int) -> None:
-        super().__init__()
-        self.adapter = Adapter(shape.layers, shape.features, size, small=False)
-        self.convolution = nn.Conv1d(self.adapter.width, width, reach, padding="same")
-        self.width = self.adapter.width + width
-
-    def forward(self, layers: Tensor, mask: Tensor) -> Tensor:
-        adapted = self.adapter(layers) * mask[..., None]
-        near = functional.gelu(self.convolution(adapted.transpose(1, 2))).transpose(1, 2)
-        return torch.cat([adapted, near], 2)
-
-
 @register("adapter-64-ngram", "ours", "the same with a convolution over five tokens beside it", reads="tokens")
 def adapter_ngram(shape: Shape) -> Head:
-    return Head(shape, Ngram(shape, size=64, reach=5, width=64), normalised=True, dropout=0.1)
+    adapter = Adapter(shape.layers, shape.features, 64, small=False)
+    return Head(shape, Then(adapter, Ngrams(adapter.width, sizes=(5,), filters=64)), normalised=True, dropout=0.1)

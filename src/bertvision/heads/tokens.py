@@ -3,6 +3,8 @@
 Each reads one layer, (B, 1, T, D) -> (B, T, width): what a pooling and an adapter have made of all layers.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -24,19 +26,19 @@ class OverTokens(Body):
 
 
 class Ngrams(OverTokens):
-    """What comes in, and beside it convolutions over 1 to `longest` tokens."""
+    """What comes in, and beside it convolutions over so many tokens each."""
 
-    def __init__(self, features: int, longest: int = 7, filters: int = 66) -> None:
+    def __init__(self, features: int, sizes: Sequence[int] = range(1, 8), filters: int = 66) -> None:
         super().__init__()
-        sizes = range(1, longest + 1)
+        self.sizes = sizes
         self.convolutions = nn.ModuleList(nn.Conv1d(features, filters, size) for size in sizes)
-        self.width = features + longest * filters
+        self.width = features + len(sizes) * filters
 
     def convolve(self, tokens: Tensor, mask: Tensor) -> Tensor:
         tokens = tokens * mask
         found = [tokens]
-        for number, layer in enumerate(self.convolutions):
-            found.append(functional.relu(layer(functional.pad(tokens, (number // 2, number - number // 2)))))
+        for size, layer in zip(self.sizes, self.convolutions, strict=True):
+            found.append(functional.gelu(layer(functional.pad(tokens, ((size - 1) // 2, size // 2)))))
         return torch.cat(found, 1)
 
 
