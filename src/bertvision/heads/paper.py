@@ -32,7 +32,8 @@ def skipping(body: Body, features: int) -> Body:
     return Beside(body, LastLayer(features))
 
 
-def over_tokens(kind: Callable[[int], Body]) -> Build:
+def after_adapter(kind: Callable[[int], Body]) -> Build:
+    """A body that reads what a learned pooling and an adapter have made of all layers."""
     return lambda layers, features: Then(pooled_adapter(layers, features), kind(386))
 
 
@@ -55,21 +56,20 @@ TABLE: list[tuple[str, str, Build, str]] = [
      lambda n, d: Then(LearnedPooling(n, d), FeatureConvolution(1, d, NARROW, dropout=DROPOUT)), "any"),
     ("average-pooling-cnn-1xn", "mean of all layers, then cnn-1xn",
      lambda n, d: Then(AveragePooling(d), FeatureConvolution(1, d, NARROW, dropout=DROPOUT)), "any"),
-    *[(name, _about, build, "any") for name, build in ADAPTERS.items() for _about in (
-        f"Linear to {name.split('-')[1]} + GELU on each layer, {'one each' if 'per-layer' in name else 'shared'}"
-        + (", and the last state" if name.endswith("skip") else ""),)],
+    *((name, f"{name.split('-')[1]} features of each layer (Linear + GELU)", build, "any")
+      for name, build in ADAPTERS.items()),
     ("learned-pooling-adapter-386", "learned weighted sum, then an adapter, and the last state",
      lambda n, d: skipping(pooled_adapter(n, d), d), "any"),
     ("adapter-386-skip-learned-pooling", "adapters on each layer and on their learned weighted sum",
      lambda n, d: Beside(Adapter(n, d, 386), pooled_adapter(n, d)), "any"),
     ("learned-pooling-adapter-cnn-1xn", "learned weighted sum, adapter, convolutions along its features",
-     over_tokens(lambda d: FeatureConvolution(1, d, ADAPTED, dropout=DROPOUT)), "any"),
+     after_adapter(lambda d: FeatureConvolution(1, d, ADAPTED, dropout=DROPOUT)), "any"),
     ("learned-pooling-adapter-cnn-nxn", "learned weighted sum, adapter, convolutions over 1 to 7 tokens",
-     over_tokens(Ngrams), "tokens"),
+     after_adapter(Ngrams), "tokens"),
     ("learned-pooling-adapter-inception", "learned weighted sum, adapter, three Inception blocks over tokens",
-     over_tokens(Inception), "tokens"),
+     after_adapter(Inception), "tokens"),
     ("learned-pooling-adapter-xception", "learned weighted sum, adapter, seven Xception blocks over tokens",
-     over_tokens(Xception), "tokens"),
+     after_adapter(Xception), "tokens"),
     ("tenney-small", "learned weighted sum of all layers' [CLS]", LearnedPooling, "texts"),
     ("adapter-pooler-tenney", "learned weighted sum, adapter of 386, and the last state",
      lambda n, d: skipping(pooled_adapter(n, d), d), "texts"),

@@ -49,7 +49,25 @@ class Block(nn.Module):
         return functional.avg_pool1d(found, 3, 2, padding=1, count_include_pad=False) + around
 
 
-class Abbreviated(Body):
+class AlongFeatures(Body):
+    """The frame: views one by one, layers as channels, and in the end the mean over what is left of the features."""
+
+    def forward(self, layers: Tensor) -> Tensor:
+        batch, _, views, _ = layers.shape
+        return self.convolve(layers.transpose(1, 2).flatten(0, 1)).mean(2).reshape(batch, views, self.width)
+
+    def convolve(self, found: Tensor) -> Tensor:
+        """(B * V, L, D) -> (B * V, width, features left)"""
+        raise NotImplementedError
+
+
+def _each(steps: nn.ModuleList, found: Tensor) -> Tensor:
+    for step in steps:
+        found = functional.relu(step(found))
+    return found
+
+
+class Abbreviated(AlongFeatures):
     """Two convolutions and one block, averaged over features: (B, L, V, D) -> (B, V, 512)."""
 
     def __init__(self, layers: int, features: int) -> None:
@@ -58,15 +76,11 @@ class Abbreviated(Body):
         self.block = Block(128, (256, 512), first_relu=False)
         self.width = 512
 
-    def forward(self, layers: Tensor) -> Tensor:
-        batch, _, views, _ = layers.shape
-        found = layers.transpose(1, 2).flatten(0, 1)
-        for step in self.entry:
-            found = functional.relu(step(found))
-        return self.block(found).mean(2).reshape(batch, views, self.width)
+    def convolve(self, found: Tensor) -> Tensor:
+        return self.block(_each(self.entry, found))
 
 
-class Full(Body):
+class Full(AlongFeatures):
     """The whole architecture: (B, L, V, D) -> (B, V, 2048)."""
 
     def __init__(self, layers: int, features: int) -> None:
@@ -82,11 +96,8 @@ class Full(Body):
         self.last = nn.ModuleList([Normed(1024, 1536, 3, separable=True), Normed(1536, 2048, 3, separable=True)])
         self.width = 2048
 
-    def forward(self, layers: Tensor) -> Tensor:
-        batch, _, views, _ = layers.shape
-        found = layers.transpose(1, 2).flatten(0, 1)
-        for step in self.entry:
-            found = functional.relu(step(found))
+    def convolve(self, found: Tensor) -> Tensor:
+        found = _each(self.entry, found)
         for block in self.down:
             found = block(found)
         for steps in self.middle:
@@ -94,10 +105,7 @@ class Full(Body):
             for step in steps:  # type: ignore[attr-defined]
                 changed = step(functional.relu(changed))
             found = found + changed
-        found = self.exit(found)
-        for step in self.last:
-            found = functional.relu(step(found))
-        return found.mean(2).reshape(batch, views, self.width)
+        return _each(self.last, self.exit(found))
 
 
 def _fitting(length: int) -> int:
