@@ -104,6 +104,11 @@ def load() -> dict[tuple[str, str, str], list[dict[str, Any]]]:
     return found
 
 
+def undisturbed(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those whose seconds count: tests ran beside some runs, which are marked (scores do not depend on it)."""
+    return [result for result in results if not result.get("disturbed")] or results
+
+
 def seconds_at(mark: dict[str, Any]) -> float:
     """What a user pays for the models of one mark: fine-tuning up to it, and the passes and polish at it."""
     parts = [
@@ -155,7 +160,8 @@ def score_rows(found: dict[tuple[str, str, str], list[dict[str, Any]]]) -> list[
                 [m["selected"] for m in at],
             ]
             cells = [_label(task, metric, backbone, plan), str(len(results)), mark["epoch"]]
-            cells.append(f"{np.mean([seconds_at(m) for m in at]):.0f}")
+            quiet = [result["marks"][index] for result in undisturbed(results)]
+            cells.append(f"{np.mean([seconds_at(m) for m in quiet]):.0f}")
             cells += [mean_dev(at, models, metric) for models in choices]
             for role in ("best_head", "selected"):
                 value, low, high = interval(results, index, role)
@@ -168,19 +174,19 @@ def cost_rows(found: dict[tuple[str, str, str], list[dict[str, Any]]]) -> list[s
     head = "task, backbone | seeds | encoder, 3 epochs | its s | ours reaches it at | ours s | share"
     lines = [f"| {head} |", "|---" * (head.count("|") + 1) + "|"]
     for (backbone, task, plan), results in found.items():
-        rivals = {r["options"]["seed"]: r["marks"][-1] for r in found.get((backbone, task, "encoder"), [])}
+        rivals = {r["options"]["seed"]: r for r in found.get((backbone, task, "encoder"), [])}
         ours = [r for r in results if r["options"]["seed"] in rivals]
         if plan == "encoder" or not ours:
             continue
         metric = ours[0]["metric"]
         beaten = [rivals[r["options"]["seed"]] for r in ours]
-        target = float(np.mean([rival["dev"]["encoder"][metric] for rival in beaten]))
-        spent = float(np.mean([rival["costs"]["fine_tune_loop"] for rival in beaten]))
+        target = float(np.mean([rival["marks"][-1]["dev"]["encoder"][metric] for rival in beaten]))
+        spent = float(np.mean([rival["marks"][-1]["costs"]["fine_tune_loop"] for rival in undisturbed(beaten)]))
         reached = "not reached | - | -"
         for index, mark in enumerate(ours[0]["marks"]):
             at = [r["marks"][index] for r in ours]
             if np.mean([m["dev"][m["selected"]][metric] for m in at]) >= target:
-                seconds = float(np.mean([seconds_at(m) for m in at]))
+                seconds = float(np.mean([seconds_at(r["marks"][index]) for r in undisturbed(ours)]))
                 reached = f"{mark['epoch']} epochs | {seconds:.0f} | {seconds / spent:.2f}"
                 break
         lines.append(

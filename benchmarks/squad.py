@@ -99,7 +99,7 @@ def rescore(run: Run) -> None:
     kept, entries = run.scores, []
     for old in kept["marks"]:
         mark, folder = old["epoch"], run.mark_folder(old["epoch"])
-        heads, _ = load_heads(folder, setting.shape, list(old["pairs"]))
+        heads, _ = load_heads(folder, setting.shape, list(old["pairs"]), setting.encoder.top)
         encoder = backbones.load(str(folder / "encoder"), 2, 0, span=setting.shape.span, pooled=setting.shape.pooled)
         there = replace(setting, encoder=encoder)
         made = marks.Report({split: {} for split in setting.evaluated})

@@ -20,8 +20,9 @@ LEVELS = [
     ("cli",),
     ("__init__", "__main__"),
 ]
-OWNERS = {"transformers": "backbones", "accelerate": "training", "rich": "show", "typer": "cli", "datasets": "tasks",
-          "sklearn": "metrics", "scipy": "metrics", "tqdm": "progress"}  # fmt: skip
+OWNERS = {"transformers": ("backbones",), "accelerate": ("training",), "rich": ("show",), "typer": ("cli",),
+          "datasets": ("tasks",), "sklearn": ("metrics", "heads"), "scipy": ("metrics", "heads"),
+          "tqdm": ("progress",)}  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
@@ -55,9 +56,9 @@ def test_imports_point_downwards(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
-def test_each_heavy_library_has_one_home(path: Path) -> None:
+def test_each_heavy_library_has_a_home(path: Path) -> None:
     for name in imports(path):
-        assert OWNERS.get(name.split(".")[0], unit(path)) == unit(path), name
+        assert unit(path) in OWNERS.get(name.split(".")[0], (unit(path),)), name
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))

@@ -12,7 +12,7 @@ from torch.nn import functional
 class Kind:
     """How one kind of answer is learned and read."""
 
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # logits (B, C), targets (B,) -> mean loss
+    losses: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # logits (B, C), targets (B,) -> (B,)
     outputs: Callable[[torch.Tensor, "Scale"], torch.Tensor]  # logits (B, C) -> predictions (B, C)
 
 
@@ -53,14 +53,21 @@ def _span_probabilities(logits: torch.Tensor, scale: Scale) -> torch.Tensor:
     return logits.float().softmax(1)
 
 
-def _span_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def _class_losses(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits, targets, reduction="none")
+
+
+def _score_losses(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return (logits.squeeze(-1) - targets) ** 2
+
+
+def _span_losses(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Logits (B, T, 2), targets (B, 2): the token where the answer starts and the one where it ends."""
-    starts, ends = logits.unbind(-1)
-    return (functional.cross_entropy(starts, targets[:, 0]) + functional.cross_entropy(ends, targets[:, 1])) / 2
+    return functional.cross_entropy(logits, targets, reduction="none").mean(1)
 
 
 KINDS = {
-    "class": Kind(functional.cross_entropy, _probabilities),
-    "score": Kind(lambda logits, targets: functional.mse_loss(logits.squeeze(-1), targets), _values),
-    "span": Kind(_span_loss, _span_probabilities),
+    "class": Kind(_class_losses, _probabilities),
+    "score": Kind(_score_losses, _values),
+    "span": Kind(_span_losses, _span_probabilities),
 }

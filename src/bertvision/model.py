@@ -52,10 +52,10 @@ class Model:
             self.models = {self.name: self.models[self.name]}
         members = {member for ensemble in self.models.values() for member in ensemble.weights}
         self.shape = Shape(**self.info["shape"])
-        self.heads, self.ways = load_heads(folder, self.shape, sorted(members - {"encoder"}))
         self.encoder = backbone_family.load(
             str(folder / "encoder"), self.shape.outputs, 0, span=self.shape.span, pooled=self.shape.pooled
         )
+        self.heads, self.ways = load_heads(folder, self.shape, sorted(members - {"encoder"}), self.encoder.top)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         for module in (self.encoder, *self.heads.values()):
             module.to(device).eval()

@@ -50,7 +50,7 @@ class FitOptions:
     backbone: str = option("minilm-l6", "An encoder: a name of `bertvision ls backbones`, a hub name or a folder.")
     heads: str = option(
         "default",
-        "Heads to train beside the encoder: names or sets of `bertvision ls heads`, comma-separated, or `none`. Sets: default, paper, ours, all.",
+        "Heads to train beside the encoder: names or sets of `bertvision ls heads`, comma-separated, or `none`. Sets: default, paper, ours, all. Variants behind a name: `adapter-64:lr=1e-3/3e-4:seed=0..3:data=0..100:layers=0-4:views=cls+mean:normalised=yes:dropout=0.2` (data in per cent), all in one pass.",
     )
     polish: int | None = option(
         None, "Epochs of head training on a clean pass at each mark; 0 switches polishing off. Default: 8, for spans 2."

@@ -59,6 +59,8 @@ def run(finished: Run) -> None:
                 highlight=False,
             )
     _curve(console, scores)
+    _less_data(console, entry, metric)
+    _profile(console, entry)
     console.print(
         f"{costs['seconds']:.0f} s in all, peak memory {costs['peak_memory_bytes'] / 1e9:.1f} GB,"
         f" {costs['disk_bytes'] / 1e6:.0f} MB on disk: {escape(str(finished.path))}",
@@ -72,10 +74,37 @@ def _curve(console: Console, scores: dict[str, Any]) -> None:
     for entry in scores["marks"]:
         for label, model in (("encoder", "encoder"), ("best", entry["selected"])):
             value = entry["dev"][model][metric]["value"]
-            colour = "cyan" if label == "encoder" else "green"
-            bar = "█" * round(max(0.0, value) * BAR)
-            name = f"{entry['epoch']:>5} {label:<8}"
-            console.print(f"{name}[{colour}]{bar:<{BAR}}[/] {value:.3f}", highlight=False)
+            _bar(console, f"{entry['epoch']:>5} {label:<8}", value, "cyan" if label == "encoder" else "green")
+
+
+def _less_data(console: Console, entry: dict[str, Any], metric: str) -> None:
+    """A bar per share of the data, for heads that were trained on several."""
+    curves: dict[str, dict[float, float]] = {}
+    for label, found in entry["dev"].items():
+        name, suffix, rest = label.partition("+polish")
+        options = name.split(":")
+        share = next((option[5:].removesuffix("%") for option in options if option.startswith("data=")), None)
+        if share is not None:
+            head = ":".join(option for option in options if not option.startswith("data=")) + suffix + rest
+            curves.setdefault(head, {})[float(share)] = found[metric]["value"]
+    for head, curve in curves.items():
+        console.print(f"{head} by share of the data, {entry['epoch']} epochs:", highlight=False)
+        for share in sorted(curve):
+            _bar(console, f"{share:>5g} %", curve[share], "green")
+
+
+def _profile(console: Console, entry: dict[str, Any]) -> None:
+    """How much each layer knows by itself, where a closed-form head has found out on the way."""
+    name, values = next(iter(entry.get("layer_profiles", {}).items()), (None, []))
+    if name:
+        console.print(f"{name}, each layer alone (train, leave-one-out), {entry['epoch']} epochs:", highlight=False)
+    for layer, value in enumerate(values):
+        _bar(console, f"layer {layer}", value, "magenta")
+
+
+def _bar(console: Console, label: str, value: float, colour: str) -> None:
+    bar = "█" * round(max(0.0, value) * BAR)
+    console.print(f"{label:<14}[{colour}]{bar:<{BAR}}[/] {value:.3f}", highlight=False)
 
 
 def evaluation(result: dict[str, Any]) -> None:
@@ -210,5 +239,11 @@ def table(rows: list[dict[str, Any]]) -> None:
             name.replace("_", " "), no_wrap=number == 0, justify="right" if isinstance(value, int) else "left"
         )
     for row in rows:
-        board.add_row(*(f"{value:,}" if isinstance(value, int) else escape(str(value)) for value in row.values()))
+        board.add_row(*(_cell(value) for value in row.values()))
     Console().print(board)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else escape(str(value))

@@ -22,9 +22,11 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from bertvision.backbones import backbones
+from bertvision.backbones.top import TopLayers, layers_of
 from bertvision.backbones.windows import windowed
 from bertvision.errors import UserError
 from bertvision.registry import unknown
+from bertvision.states import places_of
 from bertvision.types import Examples, Windows
 
 
@@ -38,10 +40,7 @@ class Batch:
 
     @property
     def places(self) -> Tensor:
-        """Where an answer may start or end, (B, T): in the second text or, for no answer, at the first token."""
-        places = self.segments == 2
-        places[:, 0] = True
-        return places
+        return places_of(self.segments)
 
 
 class Encoder(nn.Module):
@@ -140,12 +139,16 @@ class Encoder(nn.Module):
         if what == "all":
             frozen = [base]
         elif what != "embeddings":
-            layers = _layers_of(base)
+            layers = layers_of(base)
             if int(what) > len(layers):
                 raise UserError(f"--freeze {what}: this encoder has {len(layers)} layers.")
             frozen += list(layers[: int(what)])
         for module in frozen:
             module.requires_grad_(False)
+
+    def top(self, count: int) -> TopLayers:
+        """A copy of the last layers as they are now, for heads that go on from the states below them."""
+        return TopLayers(self.model.base_model, count).to(self.device)
 
     def save(self, folder: Path) -> None:
         self.model.save_pretrained(folder)
@@ -228,12 +231,6 @@ def _not_loaded(name: str, error: Exception) -> UserError:
     return unknown(
         "backbone", name, list(backbones), "Give a name of `bertvision ls backbones`, a folder, or a hub name."
     )
-
-
-def _layers_of(base: nn.Module) -> nn.ModuleList:
-    """The stack of transformer layers, wherever the architecture keeps it: the longest list of modules."""
-    stacks = [module for module in base.modules() if isinstance(module, nn.ModuleList)]
-    return max(stacks, key=len)
 
 
 def _flat(rows: Iterable[list[int]], dtype: Any) -> np.ndarray:

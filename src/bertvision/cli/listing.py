@@ -10,6 +10,7 @@ from bertvision.options import one_of
 
 if TYPE_CHECKING:
     from bertvision.heads.base import Shape
+    from bertvision.heads.variants import Donor
 
 HeadKind = Annotated[str | None, typer.Option("--kind", help="Heads for `class`, `score` or `span`.")]
 HeadLayers = Annotated[
@@ -40,12 +41,12 @@ def ls(
     """
     from bertvision import show
 
-    shape = _shape(kind, layers, features, labels, backbone)
+    shape, donor = _shape(kind, layers, features, labels, backbone)
     if shape is not None and what == "heads":
         from bertvision.heads import heads
         from bertvision.heads.description import row
 
-        rows = [row(name, shape) for name in heads if heads[name].fits(shape)]
+        rows = [row(name, shape, donor) for name in heads if heads[name].fits(shape)]
     else:
         rows = show.listing(what)
     if json:
@@ -57,7 +58,7 @@ def ls(
 @app.command("show")
 def show_head(
     what: Annotated[str, typer.Argument(help="head")],
-    name: Annotated[str, typer.Argument(help="A name of `bertvision ls heads`.")],
+    name: Annotated[str, typer.Argument(help="A name of `bertvision ls heads`, with options as `fit --heads` takes.")],
     kind: HeadKind = None,
     layers: HeadLayers = None,
     features: HeadFeatures = None,
@@ -76,14 +77,16 @@ def show_head(
     from bertvision import show
     from bertvision.heads import heads
     from bertvision.heads.description import layer_table
+    from bertvision.heads.variants import check
 
-    recipe = heads[name]
+    recipe = heads[name.partition(":")[0]]
     chosen = kind or recipe.kinds[0]
     if chosen not in recipe.kinds:
         raise UserError(f"--kind '{chosen}': '{name}' is for {', '.join(recipe.kinds)}.")
-    shape = _shape(chosen, layers, features, labels, backbone or ("minilm-l6" if layers is None else None))
+    shape, donor = _shape(chosen, layers, features, labels, backbone or ("minilm-l6" if layers is None else None))
     assert shape is not None
-    rows = layer_table(name, shape, tokens)
+    check(name, shape)
+    rows = layer_table(name, shape, tokens, donor)
     if json:
         print_json(rows)
     else:
@@ -92,10 +95,10 @@ def show_head(
 
 def _shape(
     kind: str | None, layers: int | None, features: int | None, labels: int, backbone: str | None
-) -> "Shape | None":
-    """The shape that is asked for, by numbers or by a backbone; None where neither is given."""
+) -> "tuple[Shape | None, Donor | None]":
+    """The shape that is asked for, by numbers or by a backbone, which then gives the layers that heads borrow."""
     if kind is None and layers is None and features is None and backbone is None:
-        return None
+        return None, None
     one_of("--kind", kind or "class", ("class", "score", "span"))
     from bertvision.heads.base import Shape
 
@@ -104,7 +107,7 @@ def _shape(
         from bertvision.backbones.encoder import load
 
         encoder = load(backbone, outputs, 0, span=span)
-        return Shape(encoder.layers, encoder.features, outputs, True, encoder.pooled and not span, span)
+        return Shape(encoder.layers, encoder.features, outputs, True, encoder.pooled and not span, span), encoder.top
     if layers is None or features is None:
         raise UserError("Give --layers and --features, or --backbone.")
-    return Shape(layers, features, outputs, True, False, span)
+    return Shape(layers, features, outputs, True, False, span), None

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bertvision.errors import UserError
 from bertvision.heads.base import Head, Shape
 from bertvision.registry import Registry
 
@@ -16,15 +15,15 @@ class Recipe:
     source: str  # "paper" or "ours"
     about: str
     reads: str = "any"  # "texts", "pairs" (texts that come in pairs) or "tokens": what it cannot do without
+    layers: int = 1  # how many there must be at least
 
     @property
     def kinds(self) -> tuple[str, ...]:
         return {"any": ("class", "score", "span"), "tokens": ("span",)}.get(self.reads, ("class", "score"))
 
     def fits(self, shape: Shape) -> bool:
-        return {"any": True, "texts": not shape.span, "pairs": shape.pairs and not shape.span, "tokens": shape.span}[
-            self.reads
-        ]
+        fed = {"any": True, "texts": not shape.span, "pairs": shape.pairs and not shape.span, "tokens": shape.span}
+        return fed[self.reads] and shape.layers >= self.layers
 
 
 heads: Registry[Recipe] = Registry("head", __name__)
@@ -38,29 +37,12 @@ SETS = {
 
 
 def register(
-    name: str, source: str, about: str, *, reads: str = "any"
+    name: str, source: str, about: str, *, reads: str = "any", layers: int = 1
 ) -> Callable[[Callable[[Shape], Head]], Callable[[Shape], Head]]:
     """Decorator: the function below builds the head called `name`."""
 
     def add(build: Callable[[Shape], Head]) -> Callable[[Shape], Head]:
-        heads.add(name, Recipe(build, source, about, reads))
+        heads.add(name, Recipe(build, source, about, reads, layers))
         return build
 
     return add
-
-
-def expand(asked: str, shape: Shape) -> list[str]:
-    """`--heads` as a list of names. A set leaves out what the task cannot feed; a name insists."""
-    names: list[str] = []
-    for part in (part.strip() for part in asked.split(",")):
-        if part in ("none", ""):
-            continue
-        if part in SETS or part in ("paper", "ours", "all"):
-            members = SETS[part].split(",") if part in SETS else [n for n in heads if part in ("all", heads[n].source)]
-            names += [name for name in members if heads[name].fits(shape)]
-        elif not heads[part].fits(shape):
-            needs = {"pairs": "two texts per example", "texts": "an answer per text", "tokens": "an answer per token"}
-            raise UserError(f"--heads: '{part}' is for tasks with {needs[heads[part].reads]}, which this one is not.")
-        else:
-            names.append(part)
-    return list(dict.fromkeys(names))

@@ -1,10 +1,12 @@
 """The frame of a head: choose views, run a body over the layers, read out."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from bertvision.heads.dropout import Dropout
 from bertvision.kinds import confined
 from bertvision.states import HiddenStates
 
@@ -34,11 +36,20 @@ def run(body: Body, layers: Tensor, mask: Tensor | None = None) -> Tensor:
     return found
 
 
+Batches = Callable[[], Iterable[tuple[HiddenStates, Tensor]]]  # a pass over states and targets per call
+
+
 class Head(nn.Module):
     """HiddenStates -> logits (B, C): views -> body -> dropout -> one linear layer over everything.
 
     For spans every token is a view that is read out by itself, (B, T, 2).
     """
+
+    layers: tuple[int, ...] | None = None  # which of them it reads; None is all
+    sequences: tuple[int, ...] = ()  # layers of which it needs every token, also where an answer is per text
+    borrows = 0  # of how many of the encoder's last layers it is to be given a copy
+    solved = False  # does it find its weights, or a start for them, without gradients?
+    trained = True  # by gradients
 
     def __init__(
         self,
@@ -55,13 +66,23 @@ class Head(nn.Module):
         super().__init__()
         self.body, self.views, self.normalised, self.cosines, self.pooled = body, views, normalised, cosines, pooled
         self.lr_scale = lr_scale  # a head of eight parameters wants larger steps than one of a million
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.span = shape.span
         count = 1 if shape.span else len(views)
         width = (count * body.width if body else 0) + (shape.layers if cosines else 0)
         self.output = nn.Linear(width, shape.outputs)
 
+    def adopt(self, top: nn.Module) -> None:
+        """Take the copied layers that it `borrows`."""
+        raise NotImplementedError
+
+    def solve(self, batches: Batches, kind: str) -> None:
+        """Find the weights at once."""
+        raise NotImplementedError
+
     def forward(self, states: HiddenStates) -> Tensor:
+        if self.layers is not None:
+            states = states.only(self.layers)
         if self.span:
             assert self.body is not None
             read = run(self.body, states.tokens(self.normalised), states.mask)  # (B, T, width)

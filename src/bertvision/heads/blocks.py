@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bertvision.heads.base import Body, run
+from bertvision.heads.dropout import Dropout
 
 
 class Then(Body):
@@ -56,7 +57,7 @@ class FeatureConvolution(Body):
                 size = min(size, length)
             self.convolutions.append(nn.Conv1d(channels, filters, size, stride, dilation=dilation))
             channels, length = filters, (length - (size - 1) * dilation - 1) // stride + 1
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.width = filters * length
 
     def forward(self, layers: Tensor) -> Tensor:

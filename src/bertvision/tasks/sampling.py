@@ -29,6 +29,16 @@ def sample(examples: Examples, count: int, purpose: str) -> np.ndarray:
     return np.sort(np.concatenate(chosen))
 
 
+def ranks(examples: Examples) -> np.ndarray:
+    """A number between 0 and 1 for every example: those below x are a stratified share x of all, and part of every
+    larger share."""
+    order, strata, found = _order(examples, "ranks"), _strata(examples), np.empty(len(examples))
+    for stratum in np.unique(strata):
+        rows = order[strata[order] == stratum]
+        found[rows] = (np.arange(len(rows)) + 0.5) / len(rows)
+    return found
+
+
 def split(examples: Examples, share: float, most: int, purpose: str) -> tuple[np.ndarray, np.ndarray]:
     """(rest, sample) as row numbers: `share` of the rows but at most `most`."""
     chosen = sample(examples, max(1, min(most, round(share * len(examples)))), purpose)

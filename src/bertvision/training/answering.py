@@ -8,22 +8,31 @@ from bertvision.backbones.encoder import Batch, Encoder
 from bertvision.ensembling import Outputs
 from bertvision.heads.base import Head, Shape
 from bertvision.kinds import KINDS, Scale, confined
-from bertvision.states import TOKENS, HiddenStates, pool, pooling_weights, views_of
+from bertvision.states import TOKENS, HiddenStates, Sequences, pool, pooling_weights, views_of
 from bertvision.training.batches import by_length
 from bertvision.training.collect import BATCH_SIZE, Encoded, Tick, collect_separate
-from bertvision.training.heads import predict
+from bertvision.training.heads import predict, sequences_of
 from bertvision.types import Windows
 
 
-def read(batch: Batch, layers: tuple[Tensor, ...], pooled: Tensor | None, shape: Shape) -> HiddenStates:
-    """What heads of this shape read of one forward pass, detached: pooled views, or every token."""
+def read(
+    batch: Batch, layers: tuple[Tensor, ...], pooled: Tensor | None, shape: Shape, sequences: tuple[int, ...] = ()
+) -> HiddenStates:
+    """What heads of this shape read of one forward pass, detached: pooled views (and every token of the layers in
+    `sequences`), or every token."""
     with torch.no_grad():
         if shape.span:
             stacked = torch.stack([layer.detach() for layer in layers], 1).float()
             stacked *= batch.mask[:, None, :, None]
             return HiddenStates(stacked, TOKENS, None, batch.mask, batch.places)
         views = pool(layers, pooling_weights(batch.mask, batch.segments, shape.pairs)).float()
-        return HiddenStates(views, views_of(shape.pairs), pooled.detach() if pooled is not None else None)
+        whole = {number: layers[number].detach().float() for number in sequences}
+        return HiddenStates(
+            views,
+            views_of(shape.pairs),
+            pooled.detach() if pooled is not None else None,
+            sequences=Sequences(whole, batch.mask, batch.segments) if whole else None,
+        )
 
 
 def answer(
@@ -59,7 +68,7 @@ def _answer_joint(
         logits, layers, pooled = encoder(batch.inputs)
         answers = {"encoder": confined(logits, batch.places if shape.span else None)}
         if heads:
-            states = read(batch, layers, pooled, shape)
+            states = read(batch, layers, pooled, shape, sequences_of(heads))
             answers |= {name: head(states) for name, head in heads.items()}
         places = rows
         if shape.span:

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from bertvision.backbones.encoder import Encoder
 from bertvision.heads.base import Head, Shape
+from bertvision.heads.variants import Donor, make
 from bertvision.runs import Run, filling, newest_state, read_json, saving_state, write_json
-from bertvision.training.heads import build
 from bertvision.training.loop import Loop
 from bertvision.training.selection import Ensemble
 
@@ -28,13 +28,15 @@ def save_mark(
         write_json(folder / "ensembles.json", {name: ensemble.as_dict() for name, ensemble in ensembles.items()})
 
 
-def load_heads(folder: Path, shape: Shape, names: list[str]) -> tuple[dict[str, Head], dict[str, str]]:
-    """The named heads of a mark, and how each reads pairs."""
+def load_heads(
+    folder: Path, shape: Shape, names: list[str], donor: Donor | None = None
+) -> tuple[dict[str, Head], dict[str, str]]:
+    """The named heads of a mark, and how each reads pairs; `donor` gives the layers that some of them borrow."""
     kept = read_json(folder / "heads.json")
     tensors = load_file(folder / "heads.safetensors") if names else {}
     heads = {}
     for name in names:
-        heads[name] = build([name.removesuffix(POLISHED)], shape, 0)[name.removesuffix(POLISHED)]
+        heads[name] = make(name.removesuffix(POLISHED), shape, donor)
         prefix = f"{name}/"
         own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         heads[name].load_state_dict(own)

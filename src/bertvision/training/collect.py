@@ -3,7 +3,7 @@
 import mmap
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,17 @@ from torch import Tensor
 from bertvision.backbones.encoder import Encoder
 from bertvision.backbones.windows import labelled
 from bertvision.options import FitOptions
-from bertvision.states import PAIR_VIEWS, TOKENS, HiddenStates, joined, pool, pooling_weights, views_of
+from bertvision.states import (
+    PAIR_VIEWS,
+    TOKENS,
+    HiddenStates,
+    Sequences,
+    joined,
+    places_of,
+    pool,
+    pooling_weights,
+    views_of,
+)
 from bertvision.training.batches import by_length
 from bertvision.types import Examples, Windows
 
@@ -56,16 +66,22 @@ def encode(encoder: Encoder, examples: Examples, options: FitOptions, windowed: 
 Tick = Callable[[int], object]
 
 
-def collect(encoder: Encoder, windows: Windows, pairs: bool, tick: Tick = lambda examples: None) -> HiddenStates:
-    """Views of each text or joint pair."""
-    views, pooled = _pass(encoder, windows, pairs, tick)
-    return HiddenStates(views, views_of(pairs), pooled)
+def collect(
+    encoder: Encoder,
+    windows: Windows,
+    pairs: bool,
+    tick: Tick = lambda examples: None,
+    sequences: tuple[int, ...] = (),
+) -> HiddenStates:
+    """Views of each text or joint pair, and every token of the layers in `sequences`."""
+    views, pooled, ragged = _pass(encoder, windows, pairs, tick, sequences)
+    return HiddenStates(views, views_of(pairs), pooled, sequences=ragged)
 
 
 def collect_separate(encoder: Encoder, encoded: Encoded, tick: Tick = lambda examples: None) -> HiddenStates:
     """The same four views from each text encoded alone, as sentence encoders do."""
     assert encoded.alone is not None
-    (first, pooled), (second, other) = (_pass(encoder, windows, False, tick) for windows in encoded.alone)
+    (first, pooled, _), (second, other, _) = (_pass(encoder, windows, False, tick) for windows in encoded.alone)
     both = (pooled + other) / 2 if pooled is not None and other is not None else None
     views = _room((len(encoded), first.shape[1], len(PAIR_VIEWS), first.shape[3]))
     for rows in torch.arange(len(encoded)).split(1024):
@@ -74,11 +90,14 @@ def collect_separate(encoder: Encoder, encoded: Encoded, tick: Tick = lambda exa
 
 
 @torch.no_grad()  # not inference_mode: heads are trained on what this returns
-def _pass(encoder: Encoder, windows: Windows, pairs: bool, tick: Tick) -> tuple[Tensor, Tensor | None]:
+def _pass(
+    encoder: Encoder, windows: Windows, pairs: bool, tick: Tick, sequences: tuple[int, ...] = ()
+) -> tuple[Tensor, Tensor | None, "RaggedSequences | None"]:
     was_training = encoder.training
     encoder.eval()
     views = _room((len(windows), encoder.layers, len(views_of(pairs)), encoder.features))
     pooled = torch.empty(len(windows), encoder.features) if encoder.pooled else None
+    ragged = Ragged.empty(windows.lengths, len(sequences), encoder.features) if sequences else None
     for rows in by_length(windows.lengths, BATCH_SIZE):
         batch = encoder.batch(windows, rows)
         _, layers, pooler = encoder(batch.inputs)
@@ -86,43 +105,88 @@ def _pass(encoder: Encoder, windows: Windows, pairs: bool, tick: Tick) -> tuple[
         views[index] = pool(layers, pooling_weights(batch.mask, batch.segments, pairs)).cpu()
         if pooled is not None and pooler is not None:
             pooled[index] = pooler.cpu()
+        if ragged is not None:
+            ragged.put(rows, [layers[number] for number in sequences], batch.segments)
         tick(len(rows))
     encoder.train(was_training)
-    return views, pooled
+    return views, pooled, RaggedSequences(ragged, sequences) if ragged is not None else None
 
 
 @dataclass(frozen=True)
-class TokenStates:
-    """States of every token of some windows, un-padded and in half precision; `take` makes padded batches of them."""
+class Ragged:
+    """States of every token of some windows and layers, un-padded and in half precision."""
 
-    flat: Tensor  # (all tokens, L, D) float16
+    flat: Tensor  # (all tokens, layers, D) float16
     offsets: np.ndarray
-    places: Tensor  # (all tokens,)
-    rows: np.ndarray  # which windows of train these are
+    segments: Tensor  # (all tokens,)
+
+    @classmethod
+    def empty(cls, lengths: np.ndarray, layers: int, features: int) -> "Ragged":
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        flat = torch.empty(int(offsets[-1]), layers, features, dtype=torch.float16)
+        return cls(flat, offsets, torch.empty(int(offsets[-1]), dtype=torch.int8))
 
     @property
     def lengths(self) -> np.ndarray:
         return np.diff(self.offsets)
 
+    def put(self, rows: np.ndarray, layers: Sequence[Tensor], segments: Tensor) -> None:
+        """Keep the states L x (B, T, D) of a batch, without its padding."""
+        for i, row in enumerate(rows):
+            here = slice(int(self.offsets[row]), int(self.offsets[row + 1]))
+            length = here.stop - here.start
+            for number, layer in enumerate(layers):
+                self.flat[here, number] = layer[i, :length].cpu().half()
+            self.segments[here] = segments[i, :length].cpu()
+
+    def padded(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Layers (B, L, T, D) float32, mask (B, T), segments (B, T)."""
+        starts, lengths = self.offsets[rows.numpy()], self.lengths[rows.numpy()]
+        mask = torch.arange(int(lengths.max()))[None] < torch.from_numpy(lengths)[:, None]
+        layers = torch.zeros(len(rows), self.flat.shape[1], mask.shape[1], self.flat.shape[2])
+        segments = torch.zeros(mask.shape, dtype=torch.int8)
+        for i, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+            layers[i, :, :length] = self.flat[start : start + length].transpose(0, 1)
+            segments[i, :length] = self.segments[start : start + length]
+        return layers, mask, segments
+
+
+@dataclass(frozen=True)
+class RaggedSequences:
+    """What stands in HiddenStates.sequences for a whole split; `take` makes padded batches of it."""
+
+    ragged: Ragged
+    numbers: tuple[int, ...]
+
+    def take(self, rows: Tensor) -> Sequences:
+        layers, mask, segments = self.ragged.padded(rows)
+        return Sequences(dict(zip(self.numbers, layers.unbind(1), strict=True)), mask, segments)
+
+
+@dataclass(frozen=True)
+class TokenStates:
+    """States of every token and layer, for spans; `take` makes padded batches of them."""
+
+    ragged: Ragged
+    rows: np.ndarray  # which windows of train these are
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return self.ragged.lengths
+
     def __len__(self) -> int:
         return len(self.rows)
 
     def take(self, rows: Tensor) -> HiddenStates:
-        starts, lengths = self.offsets[rows.numpy()], self.lengths[rows.numpy()]
-        mask = torch.arange(int(lengths.max()))[None] < torch.from_numpy(lengths)[:, None]
-        layers = torch.zeros(len(rows), self.flat.shape[1], mask.shape[1], self.flat.shape[2])
-        places = torch.zeros_like(mask)
-        for i, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-            layers[i, :, :length] = self.flat[start : start + length].transpose(0, 1)
-            places[i, :length] = self.places[start : start + length]
-        return HiddenStates(layers, TOKENS, None, mask, places)
+        layers, mask, segments = self.ragged.padded(rows)
+        return HiddenStates(layers, TOKENS, None, mask, places_of(segments))
 
 
-def token_budget(encoder: Encoder) -> int:
+def token_budget(encoder: Encoder, layers: int) -> int:
     """How many tokens' states may be kept in memory: a fixed number, so that a run can be repeated, unless the machine
     has not even that much."""
     room = min(TOKEN_BYTES, int(psutil.virtual_memory().available * 2 / 3))
-    return room // (2 * encoder.layers * encoder.features)
+    return room // (2 * layers * encoder.features)
 
 
 @torch.no_grad()
@@ -131,24 +195,17 @@ def collect_tokens(encoder: Encoder, windows: Windows, seed: int, tick: Tick = l
     was_training = encoder.training
     encoder.eval()
     order = np.random.default_rng([seed, len(windows)]).permutation(len(windows))
-    fitting = int(np.searchsorted(np.cumsum(windows.lengths[order]), token_budget(encoder), "right"))
+    budget = token_budget(encoder, encoder.layers)
+    fitting = int(np.searchsorted(np.cumsum(windows.lengths[order]), budget, "right"))
     chosen = np.sort(order[: max(1, fitting)])
-    lengths = windows.lengths[chosen]
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    flat = torch.empty(int(offsets[-1]), encoder.layers, encoder.features, dtype=torch.float16)
-    places = torch.empty(int(offsets[-1]), dtype=torch.bool)
-    for rows in by_length(lengths, BATCH_SIZE):
+    ragged = Ragged.empty(windows.lengths[chosen], encoder.layers, encoder.features)
+    for rows in by_length(ragged.lengths, BATCH_SIZE):
         batch = encoder.batch(windows, chosen[rows])
         _, layers, _ = encoder(batch.inputs)
-        for i, row in enumerate(rows):
-            here = slice(int(offsets[row]), int(offsets[row + 1]))
-            length = int(lengths[row])
-            for number, layer in enumerate(layers):
-                flat[here, number] = layer[i, :length].cpu().half()
-            places[here] = batch.places[i, :length].cpu()
+        ragged.put(rows, layers, batch.segments)
         tick(len(rows))
     encoder.train(was_training)
-    return TokenStates(flat, offsets, places, chosen)
+    return TokenStates(ragged, chosen)
 
 
 def _room(shape: tuple[int, ...]) -> Tensor:

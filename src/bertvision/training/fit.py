@@ -60,8 +60,9 @@ class Fitting:
             raise UserError("fit runs as one process so far: start it without accelerate launch or torchrun.")
         setting.encoder.to(accelerator.device)
         options = setting.options
-        heads = build(setting.names, setting.shape, options.seed, accelerator.device)
-        riders = HeadTrainer(heads, setting.dataset.kind, lr=options.head_lr, seed=options.seed)
+        heads = build(setting.names, setting.shape, options.seed, accelerator.device, setting.encoder.top)
+        riding = {name: head for name, head in heads.items() if head.trained}
+        riders = HeadTrainer(riding, setting.dataset.kind, lr=options.head_lr, seed=options.seed)
         self.loop = Loop(setting, riders, accelerator)
         self.total = self.loop.step_of(Fraction(options.epochs))
         self.info = provenance.describe(setting, heads)

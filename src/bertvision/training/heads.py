@@ -7,57 +7,96 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
-from torch.nn.utils import clip_grad_norm_
 
-from bertvision.heads import heads as recipes
 from bertvision.heads.base import Head, Shape
+from bertvision.heads.variants import Donor, make, parse
 from bertvision.kinds import KINDS
 from bertvision.randomness import RandomStream
 from bertvision.states import HiddenStates
+from bertvision.training.stacking import losses_of, stacks
 
 CLIP = 1.0
 
 
-def build(names: Iterable[str], shape: Shape, seed: int, device: torch.device | str = "cpu") -> dict[str, Head]:
-    """Heads by name, each initialised from a stream of its own: its start does not depend on its neighbours."""
+def build(
+    labels: Iterable[str], shape: Shape, seed: int, device: torch.device | str = "cpu", donor: Donor | None = None
+) -> dict[str, Head]:
+    """Heads by label, each initialised from a stream of its own: its start does not depend on its neighbours."""
     built = {}
-    for name in names:
-        with RandomStream("head", name, seed).active():
-            built[name] = recipes[name].build(shape).to(device)
+    for label in labels:
+        variant = parse(label)
+        with RandomStream("head", variant.name, seed if variant.seed is None else variant.seed).active():
+            built[label] = make(label, shape, donor).to(device)
     return built
+
+
+def sequences_of(heads: dict[str, Head]) -> tuple[int, ...]:
+    """The layers of which some head needs every token."""
+    return tuple(sorted({layer for head in heads.values() for layer in head.sequences}))
 
 
 class HeadTrainer:
     """Heads, their optimiser and their random streams; losses are summed, so every gradient is a head's own."""
 
     def __init__(self, heads: dict[str, Head], kind: str, *, lr: float, seed: int, weight_decay: float = 0.01) -> None:
-        self.heads = heads
-        self.loss = KINDS[kind].loss
-        self.random = {name: RandomStream("head-training", name, seed) for name in heads}
-        self.peaks = [lr * head.lr_scale for head in heads.values()]
-        groups = [{"params": list(head.parameters()), "lr": lr} for head in heads.values()]
+        self.heads, self.losses = heads, KINDS[kind].losses
+        variants = {label: parse(label) for label in heads}
+        self.random = {
+            label: RandomStream("head-training", variant.name, seed if variant.seed is None else variant.seed)
+            for label, variant in variants.items()
+        }
+        self.stacks = stacks(heads)
+        self.shares = {label: variant.data for label, variant in variants.items()}
+        self.sequences = sequences_of(heads)
+        # Heads with the same learning rate are one group, which the optimiser steps as one.
+        rates = {label: (lr if v.lr is None else v.lr) * heads[label].lr_scale for label, v in variants.items()}
+        self.peaks = sorted(set(rates.values()))
+        groups = [
+            {"params": [p for label, head in heads.items() if rates[label] == peak for p in head.parameters()]}
+            for peak in self.peaks
+        ]
         self.optimizer = torch.optim.AdamW(groups, weight_decay=weight_decay, fused=True) if groups else None
+        self.parameters = [p for head in heads.values() for p in head.parameters()]
+        self.owners = torch.tensor([i for i, head in enumerate(heads.values()) for _ in head.parameters()])
 
-    def accumulate(self, states: HiddenStates, targets: Tensor, share: float = 1.0) -> None:
-        """Add the gradients of one batch; `share` is its part of the optimiser step."""
+    def accumulate(
+        self, states: HiddenStates, targets: Tensor, share: float = 1.0, ranks: Tensor | None = None
+    ) -> None:
+        """Add the gradients of one batch; `share` is its part of the optimiser step. `ranks` (between 0 and 1) say
+        which examples a head is shown that may see only so much of the data."""
         if self.optimizer is None:
             return
-        losses = []
-        for name, head in self.heads.items():
-            head.train()
-            with self.random[name].active():
-                losses.append(self.loss(head(states), targets))
-        (torch.stack(losses).sum() * share).backward()
+        total = torch.zeros((), device=targets.device)
+        for labels in self.stacks:
+            heads, streams = [self.heads[label] for label in labels], [self.random[label] for label in labels]
+            losses = losses_of(heads, streams, self.losses, states, targets)  # (heads, B)
+            total = total + (losses * self._weights(labels, losses, ranks)).sum()
+        (total * share).backward()
+
+    def _weights(self, labels: list[str], losses: Tensor, ranks: Tensor | None) -> Tensor:
+        shares = losses.new_tensor([self.shares[label] for label in labels])[:, None]
+        if ranks is None or bool((shares == 1).all()):
+            return torch.full_like(losses, 1 / losses.shape[1])
+        return (ranks[None].to(losses) < shares) / (losses.shape[1] * shares.clamp(min=1e-9))
 
     def step(self, factor: float) -> None:
         """One optimiser step with the learning rate at `factor` of its peak."""
         if self.optimizer is None:
             return
-        for head, group, peak in zip(self.heads.values(), self.optimizer.param_groups, self.peaks, strict=True):
-            clip_grad_norm_(head.parameters(), CLIP)
+        self._clip()
+        for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
             group["lr"] = peak * factor
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+
+    def _clip(self) -> None:
+        """Hold every head's gradient norm at CLIP, all heads at once: torch's own clips one model at a time."""
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        squares = torch.stack(torch._foreach_norm(gradients)) ** 2
+        owners = self.owners.to(squares.device)
+        norms = torch.zeros(len(self.heads), device=squares.device).index_add(0, owners, squares).sqrt()
+        factors = (CLIP / (norms + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_(gradients, list(factors[owners].unbind()))
 
 
 @torch.inference_mode()

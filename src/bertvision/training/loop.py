@@ -25,8 +25,9 @@ class Loop:
     def __init__(self, setting: Setting, riders: HeadTrainer, accelerator: Accelerator) -> None:
         self.encoder, self.options, self.shape = setting.encoder, setting.options, setting.shape
         self.windows, self.targets = setting.encoded["train"].together, setting.train_targets()
+        self.ranks = setting.train_ranks()
         self.riders, self.accelerator = riders, accelerator
-        self.loss = setting.kind.loss
+        self.losses = setting.kind.losses
         assert self.options.lr is not None  # the setting has decided
         self.lr = self.options.lr
         self.step = 0
@@ -79,13 +80,15 @@ class Loop:
             logits, layers, pooled = self.encoder(batch.inputs)
             share = len(rows) / examples
             logits = confined(logits.float(), batch.places if self.shape.span else None)
-            loss = self.loss(logits, targets) * share
+            loss = self.losses(logits, targets).mean() * share
             self.accelerator.backward(loss)
             self.seconds["encoder"] += time.perf_counter() - started
             total += float(loss.detach())
             started = time.perf_counter()
             if self.riders.heads:
-                self.riders.accumulate(read(batch, layers, pooled, self.shape), targets, share)
+                states = read(batch, layers, pooled, self.shape, self.riders.sequences)
+                shown = self.ranks[torch.from_numpy(rows)].to(self.encoder.device) if self.ranks is not None else None
+                self.riders.accumulate(states, targets, share, shown)
             self.seconds["heads"] += time.perf_counter() - started
         started = time.perf_counter()
         if self.options.clip:

@@ -6,10 +6,11 @@ from typing import Any
 
 from bertvision.ensembling import Outputs
 from bertvision.heads.base import Head
+from bertvision.heads.closed_form import ClosedForm
 from bertvision.training.answering import answer
 from bertvision.training.checkpoints import POLISHED
-from bertvision.training.collect import TokenStates, collect, collect_separate, collect_tokens
-from bertvision.training.heads import build
+from bertvision.training.collect import TokenStates, collect, collect_separate, collect_tokens, token_budget
+from bertvision.training.heads import build, sequences_of
 from bertvision.training.judging import Predictions, goodness, scores
 from bertvision.training.polish import polish, steps_of
 from bertvision.training.selection import Ensemble, best, ensembles
@@ -67,6 +68,9 @@ def entry(setting: Setting, made: Report) -> dict[str, Any]:
         "best_head": best(heads, judge, setting.metric) if heads else None,
         "pairs": made.pairs,
     }
+    profiles = {name: head.profile for name, head in made.heads.items() if isinstance(head, ClosedForm)}
+    if profiles:
+        chosen["layer_profiles"] = {name: [round(float(v), 4) for v in values] for name, values in profiles.items()}
     if setting.shape.span:
         chosen |= {"null_thresholds": made.thresholds, "polished_windows": made.polished_windows}
     metrics = setting.dataset.metrics
@@ -89,6 +93,7 @@ def _polish(setting: Setting, way: str, ridden: dict[str, Head], mark: str, made
     started, options, encoder = time.perf_counter(), setting.options, setting.encoder
     encoded = setting.encoded["train"]
     assert options.polish is not None  # the setting has decided
+    heads = _fitting(setting, way, build(setting.names, setting.shape, options.seed, encoder.device, encoder.top))
     with setting.progress.bar(f"mark {mark}: states ({way})", len(encoded) * (2 if way == "separate" else 1)) as bar:
         states: Any
         if setting.shape.span:
@@ -96,17 +101,18 @@ def _polish(setting: Setting, way: str, ridden: dict[str, Head], mark: str, made
         elif way == "separate":
             states = collect_separate(encoder, encoded, bar.tick)
         else:
-            states = collect(encoder, encoded.together, setting.shape.pairs, bar.tick)
+            states = collect(encoder, encoded.together, setting.shape.pairs, bar.tick, sequences_of(heads))
     made.seconds[f"collect_{way}_train"] = time.perf_counter() - started
-    started, targets = time.perf_counter(), setting.train_targets()
+    started, targets, ranks = time.perf_counter(), setting.train_targets(), setting.train_ranks()
     if isinstance(states, TokenStates):
         targets, made.polished_windows = targets[states.rows], len(states)
+        ranks = ranks[states.rows] if ranks is not None else None
         if len(states) < len(encoded):
             setting.progress.say(f"polish: token states of {len(states)} of {len(encoded)} windows fit in memory")
-    heads = build(setting.names, setting.shape, options.seed, encoder.device)
-    if options.polish_from == "ridden" and way == "joint":
-        for name, head in ridden.items():
-            heads[name].load_state_dict(head.state_dict())
+    from_ridden = options.polish_from == "ridden" and way == "joint"
+    if from_ridden:
+        for name in heads.keys() & ridden.keys():
+            heads[name].load_state_dict(ridden[name].state_dict())
     with setting.progress.bar(f"mark {mark}: polish ({way})", steps_of(states, options.polish)) as bar:
         polish(
             heads,
@@ -116,10 +122,29 @@ def _polish(setting: Setting, way: str, ridden: dict[str, Head], mark: str, made
             epochs=options.polish,
             lr=options.head_lr,
             seed=options.seed,
+            ranks=ranks,
+            started=from_ridden and bool(ridden),
             tick=bar.tick,
         )
     made.seconds[f"polish_{way}"] = time.perf_counter() - started
     return {name + POLISHED: head for name, head in heads.items()}
+
+
+def _fitting(setting: Setting, way: str, heads: dict[str, Head]) -> dict[str, Head]:
+    """Heads that can be polished this way: one that needs every token reads pairs jointly only, and its states must
+    fit in memory (for spans as many as do are taken)."""
+    sequences = sequences_of(heads)
+    if setting.shape.span or not sequences:
+        return heads
+    tokens = len(setting.encoded["train"].together.tokens)
+    room = token_budget(setting.encoder, len(sequences))
+    if way == "joint" and tokens <= room:
+        return heads
+    left = {name: head for name, head in heads.items() if not head.sequences}
+    if way == "joint":
+        out = ", ".join(name for name in heads if name not in left)
+        setting.progress.say(f"polish: {out} left out, {tokens:,} tokens' states do not fit in memory ({room:,} would)")
+    return left
 
 
 def answer_all(setting: Setting, way: str, heads: dict[str, Head], mark: str, made: Report) -> None:

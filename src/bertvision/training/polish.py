@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from bertvision.heads.base import Head
+from bertvision.heads.variants import parse
 from bertvision.randomness import RandomStream
 from bertvision.states import HiddenStates
 from bertvision.training.batches import bucketed
@@ -13,6 +14,7 @@ from bertvision.training.collect import TokenStates
 from bertvision.training.heads import HeadTrainer
 
 BATCH_SIZE = 32
+SOLVE_ROWS = 512  # examples at a time
 TOKEN_BATCH_SIZE = 16  # windows of tokens, each of which is a hundred small examples
 
 
@@ -30,18 +32,38 @@ def polish(
     epochs: int,
     lr: float,
     seed: int,
+    ranks: Tensor | None = None,
+    started: bool = False,
     tick: Callable[[int], object] = lambda steps: None,
 ) -> None:
-    """Train `heads` in place; the learning rate falls linearly to zero. All heads see the same batches."""
-    trainer = HeadTrainer(heads, kind, lr=lr, seed=seed)
+    """Train `heads` in place; the learning rate falls linearly to zero. All heads see the same batches, of which those
+    that may see only a share of the data use the examples with a low rank. Heads that have a start in closed form
+    take it, unless they are `started` already."""
+    for label, head in heads.items():
+        if head.solved and not (started and head.trained):
+            solve(head, states, targets, kind, ranks, parse(label).data)
+    trainer = HeadTrainer({label: head for label, head in heads.items() if head.trained}, kind, lr=lr, seed=seed)
+    if not trainer.heads:
+        return
     steps = steps_of(states, epochs)
     done, device = 0, next(iter(heads.values())).output.weight.device
     for batches in _epochs(states, epochs, seed):
         for batch in batches:
-            trainer.accumulate(states.take(batch).to(device), targets[batch].to(device))
+            shown = ranks[batch].to(device) if ranks is not None else None
+            trainer.accumulate(states.take(batch).to(device), targets[batch].to(device), ranks=shown)
             trainer.step(1 - done / steps)
             done += 1
             tick(1)
+
+
+def solve(
+    head: Head, states: HiddenStates | TokenStates, targets: Tensor, kind: str, ranks: Tensor | None, share: float
+) -> None:
+    """Let a head find its weights in closed form, from the share of the examples that it may see."""
+    rows = torch.arange(len(states))
+    rows = rows if ranks is None else rows[ranks < share]
+    if len(rows):
+        head.solve(lambda: ((states.take(part), targets[part]) for part in rows.split(SOLVE_ROWS)), kind)
 
 
 def _epochs(states: HiddenStates | TokenStates, epochs: int, seed: int) -> Iterator[Iterable[Tensor]]:

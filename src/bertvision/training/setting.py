@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertvision import heads as head_family
 from bertvision.backbones import encoder as backbone_family
 from bertvision.backbones.encoder import Encoder
 from bertvision.errors import UserError
 from bertvision.heads.base import Shape
+from bertvision.heads.variants import expand, parse
 from bertvision.kinds import KINDS, Kind, Scale
 from bertvision.options import FitOptions
 from bertvision.progress import Progress
 from bertvision.tasks import load as load_task
-from bertvision.tasks.sampling import hold_out, sample
+from bertvision.tasks.sampling import hold_out, ranks, sample
 from bertvision.training.collect import Encoded, encode
 from bertvision.training.judging import Judge, judge_of
 from bertvision.types import Dataset, Examples
@@ -72,6 +72,12 @@ class Setting:
         # A window without the answer is one that does not answer the question.
         return torch.from_numpy(answers if self.shape.span else (answers[:, 0] > 0).astype(np.int64))
 
+    def train_ranks(self) -> Tensor | None:
+        """Per window, where its example stands among those that heads on a share of the data are shown."""
+        if all(parse(label).data == 1 for label in self.names):
+            return None
+        return torch.from_numpy(ranks(self.parts["train"])[self.encoded["train"].together.examples])
+
 
 def prepare(options: FitOptions, progress: Progress) -> Setting:
     dataset = load_task(options)
@@ -88,7 +94,7 @@ def prepare(options: FitOptions, progress: Progress) -> Setting:
         encoder.pooled and not span,
         span,
     )
-    names = head_family.expand(options.heads, shape)
+    names = expand(options.heads, shape)
     encoder.freeze(options.freeze)
     options = with_defaults(options, encoder, dataset)
     sizes = ", ".join(f"{len(part)} {name.replace('_', '-')}" for name, part in parts.items())

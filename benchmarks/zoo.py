@@ -1,0 +1,275 @@
+"""The head zoo, measured: one pass against many, stacks against loops, the paper's league, and what beats it.
+
+python benchmarks/zoo.py onepass   # 24 heads in one pass against 24 runs: texts (STS-B) and tokens (SQuAD 2.0)
+python benchmarks/zoo.py stacked   # 16 copies (4 seeds x 4 learning rates) as one computation
+python benchmarks/zoo.py league    # heads of the paper and ours on frozen states, five seeds in one pass per task
+python benchmarks/zoo.py spans --backbone RUN/marks/1/encoder   # the twenty span heads, three seeds in one pass
+python benchmarks/zoo.py table     # Markdown for docs/results.md, from the files in benchmarks/results/zoo/
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+
+import bertvision
+from bertvision.heads.base import Head, Shape
+from bertvision.heads.variants import expand
+from bertvision.kinds import KINDS
+from bertvision.metrics.intervals import resampled
+from bertvision.options import FitOptions
+from bertvision.progress import Progress
+from bertvision.runs import Run
+from bertvision.states import HiddenStates
+from bertvision.training.answering import read
+from bertvision.training.batches import by_length
+from bertvision.training.heads import HeadTrainer, build
+from bertvision.training.setting import Setting, prepare
+
+RESULTS = Path(__file__).parent / "results" / "zoo"
+Batches = Iterator[tuple[HiddenStates, torch.Tensor]]
+PAPER_F1 = {  # dev F1 that the paper prints, states of BERT-large after 3/10 of an epoch
+    "cnn-1xn": 0.720, "cnn-1xn-dilated": 0.701, "cnn-1xn-no-dropout": 0.717, "learned-pooling": 0.712,
+    "learned-pooling-cnn-1xn": 0.721, "average-pooling-cnn-1xn": 0.700, "adapter-64": 0.730, "adapter-64-skip": 0.732,
+    "adapter-64-per-layer": 0.716, "adapter-64-per-layer-skip": 0.733, "adapter-386": 0.703, "adapter-386-skip": 0.740,
+    "adapter-386-per-layer": 0.723, "adapter-386-per-layer-skip": 0.723, "learned-pooling-adapter-386": 0.734,
+    "adapter-386-skip-learned-pooling": 0.734, "learned-pooling-adapter-cnn-1xn": 0.720,
+    "learned-pooling-adapter-cnn-nxn": 0.731, "learned-pooling-adapter-inception": 0.501,
+    "learned-pooling-adapter-xception": 0.711,
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=["onepass", "stacked", "league", "spans", "table"])
+    parser.add_argument("--data", default="../shared/data")
+    parser.add_argument("--tasks", default="sts-b,mrpc,rte,cola")
+    parser.add_argument("--backbone", default="minilm-l6")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--limit", type=int, default=2000)
+    given = parser.parse_args()
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    if given.action == "onepass":
+        keep("onepass", [one_pass(texts(given.data, 600), 8), one_pass(tokens(given.data, 300), 4)])
+    elif given.action == "stacked":
+        keep("stacked", [stacked(texts(given.data, 600), "adapter-64"), stacked(tokens(given.data, 100), "adapter-64")])
+    elif given.action == "league":
+        for task in given.tasks.split(","):
+            frozen_league(task, given.data, given.seeds)
+    elif given.action == "spans":
+        span_league(given.data, given.backbone, given.limit, min(given.seeds, 3))
+    else:
+        print(table())
+
+
+def keep(name: str, result: Any) -> None:
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+
+
+def texts(data: str, limit: int) -> Setting:
+    """STS-B with every paper head for texts and as many of ours as make 24."""
+    return settled("sts-b", data, limit, "paper,last-layer-views,adapter-64-views,layer-attention,ladder,layer-mixer")
+
+
+def tokens(data: str, limit: int) -> Setting:
+    return settled("squad2", f"{data}/SQuAD2", limit, "paper,adapter-64-normalised,layer-attention,ladder,layer-mixer")
+
+
+def settled(task: str, data: str, limit: int, heads: str) -> Setting:
+    options = FitOptions(task=task, data=data, heads=heads, limit=limit, dev_limit=100)
+    setting = prepare(options, Progress(quiet=True))
+    setting.encoder.eval()
+    return setting
+
+
+@torch.no_grad()
+def computed(setting: Setting) -> Batches:
+    """The frozen encoder's states, batch by batch, as a run without a store has them."""
+    windows, targets = setting.encoded["train"].together, setting.train_targets()
+    for rows in by_length(windows.lengths, 16):
+        batch = setting.encoder.batch(windows, rows)
+        _, layers, pooled = setting.encoder(batch.inputs)
+        yield read(batch, layers, pooled, setting.shape), targets[torch.from_numpy(rows)]
+
+
+def train(setting: Setting, names: list[str], batches: Batches) -> tuple[dict[str, Head], dict[str, float]]:
+    """One epoch; the seconds it took to get the states, and to train on them."""
+    heads = build(names, setting.shape, 0)
+    trainer = HeadTrainer(heads, setting.dataset.kind, lr=1e-3, seed=0)
+    seconds = {"states": 0.0, "heads": 0.0}
+    started = time.perf_counter()
+    for states, targets in batches:
+        seconds["states"] += time.perf_counter() - started
+        started = time.perf_counter()
+        trainer.accumulate(states, targets)
+        trainer.step(1.0)
+        seconds["heads"] += time.perf_counter() - started
+        started = time.perf_counter()
+    return heads, seconds
+
+
+def one_pass(setting: Setting, share: int) -> dict[str, Any]:
+    """24 heads on states that the encoder computes as they are needed, together and one after another; then the same
+    on states that are in memory."""
+    names = setting.names
+    result: dict[str, Any] = {
+        "task": setting.dataset.task,
+        "heads": len(names),
+        "windows": len(setting.encoded["train"]),
+    }
+    kept = [(states, targets) for states, targets in computed(setting)]
+    sources: dict[str, Callable[[], Batches]] = {
+        "recomputed": lambda: computed(setting),
+        # `take` copies, as a batch that is read from memory does; what heads share is worked out again.
+        "memory": lambda: ((states.take(torch.arange(len(states))), targets) for states, targets in kept),
+    }
+    for source, batches in sources.items():
+        train(setting, names[:1], batches())  # warm
+        together, spent = train(setting, names, batches())
+        alone, separate = {}, {"states": 0.0, "heads": 0.0}
+        for name in names:
+            heads, seconds = train(setting, [name], batches())
+            alone |= heads
+            separate = {part: separate[part] + seconds[part] for part in separate}
+        batch = kept[0][0]
+        worst = max(
+            float((values(together[n], batch, setting) - values(alone[n], batch, setting)).abs().max()) for n in names
+        )
+        result[source] = {
+            "one_pass": spent, "separate": separate, "ratio": sum(spent.values()) / sum(separate.values()),
+            "largest_difference": worst,
+        }  # fmt: skip
+    result["target"] = 1 / share
+    return result
+
+
+def values(head: Head, states: HiddenStates, setting: Setting) -> torch.Tensor:
+    with torch.no_grad():
+        return KINDS[setting.dataset.kind].outputs(head.eval()(states), setting.scale)
+
+
+def stacked(setting: Setting, name: str, rounds: int = 5) -> dict[str, Any]:
+    """A training step of one head, of 16 as a stack, and of 16 one after another; in turn, the fastest of each."""
+    labels = expand(f"{name}:seed=0..3:lr=1e-3/3e-3/1e-4/3e-4", setting.shape)
+    batches = [(states, targets) for (states, targets), _ in zip(computed(setting), range(10), strict=False)]
+
+    def run(groups: list[list[str]]) -> float:
+        trainers = [
+            HeadTrainer(build(group, setting.shape, 0), setting.dataset.kind, lr=1e-3, seed=0) for group in groups
+        ]
+        started = time.perf_counter()
+        for trainer in trainers:
+            for states, targets in batches:
+                trainer.accumulate(states.take(torch.arange(len(states))), targets)
+                trainer.step(1.0)
+        return time.perf_counter() - started
+
+    best: dict[str, float] = {}
+    for _ in range(rounds):
+        for label, groups in (("one", [labels[:1]]), ("stack", [labels]), ("loop", [[one] for one in labels])):
+            best[label] = min(best.get(label, np.inf), run(groups) / len(batches))
+    return {
+        "task": setting.dataset.task, "head": name, "copies": len(labels), "seconds_per_step": best,
+        "stack_to_one": best["stack"] / best["one"], "stack_to_loop": best["stack"] / best["loop"],
+    }  # fmt: skip
+
+
+def frozen_league(task: str, data: str, seeds: int) -> None:
+    """Every head on the frozen encoder's states, all seeds in one pass; `xception` with two seeds, for its cost."""
+    several, two = f"seed=0..{seeds - 1}", "seed=0..1"
+    shape = Shape(layers=7, features=384, outputs=2, pairs=task not in ("cola", "sst-2"), pooled=False)
+    small = [name for name in expand("paper", shape) if name != "xception"]
+    ours = [name for name in expand("ours", shape) if not name.startswith("top-")]
+    heads = [f"{name}:{several}" for name in [*small, *ours]] + [f"xception:{two}", f"top-1:{two}", f"top-2:{two}"]
+    run = Path("runs") / f"zoo-{task}"
+    if not run.exists():
+        bertvision.fit(task, data=data, heads=",".join(heads), epochs="0", marks="0", out=run)
+    keep(f"league-{task}", league_of(Run(run), "0"))
+
+
+def league_of(run: Run, mark: str, metric: str | None = None) -> dict[str, Any]:
+    """Per head, over its seeds: mean held-out and dev score, and the difference of dev scores to the best head of the
+    paper (by held-out score, mean over seeds), paired within seeds."""
+    entry, metric = run.mark(mark), metric or run.scores["metric"]
+    dev, kind = run.predictions(mark)["dev"], run.info["kind"]
+    seeds: dict[str, list[str]] = {}
+    for label in entry["pairs"]:
+        seeds.setdefault(label.partition(":")[0], []).append(label)
+    rows = {}
+    for name, labels in seeds.items():
+        draws = [resampled(dev["outputs"][label], dev["targets"], metric, kind).astype(float) for label in labels]
+        rows[name] = {
+            "held_out": mean([entry["held_out"][label][metric]["value"] for label in labels]),
+            "dev": mean([entry["dev"][label][metric]["value"] for label in labels]),
+            "each": [round(entry["dev"][label][metric]["value"], 4) for label in labels],
+            "parameters": run.info["parameters"][labels[0].removesuffix("+polish")],
+            "source": source_of(name),
+            "draws": np.mean(draws, 0),
+        }
+    paper = [name for name in rows if rows[name]["source"] == "paper"]
+    rival = max(paper, key=lambda name: rows[name]["held_out"])
+    strongest = max(paper, key=lambda name: rows[name]["dev"])
+    for row in rows.values():
+        for label, other in (("to_best_paper_head", rival), ("to_strongest_paper_head_on_dev", strongest)):
+            low, high = np.quantile(row["draws"] - rows[other]["draws"], [0.025, 0.975])
+            row[label] = [round(row["dev"] - rows[other]["dev"], 4), round(float(low), 4), round(float(high), 4)]
+    for row in rows.values():
+        del row["draws"]
+    costs = {name: round(seconds, 1) for name, seconds in entry["costs"].items()}
+    return {"task": run.scores["task"], "metric": metric, "seconds": run.info["costs"]["seconds"], "costs": costs,
+            "best_paper_head": rival, "strongest_paper_head_on_dev": strongest, "heads": rows}  # fmt: skip
+
+
+def span_league(data: str, backbone: str, limit: int, seeds: int) -> None:
+    run = Path("runs") / "zoo-squad2"
+    heads = f"paper:seed=0..{seeds - 1},adapter-64-ngram:seed=0..{seeds - 1},adapter-64-normalised:seed=0..{seeds - 1}"
+    if not run.exists():
+        bertvision.fit("squad2", data=f"{data}/SQuAD2", backbone=backbone, heads=heads, limit=limit, dev_limit=1000,
+                       epochs="0", marks="0", out=run)  # fmt: skip
+    result = league_of(Run(run), "0", "found_f1")
+    both = [(row["dev"], PAPER_F1[name]) for name, row in result["heads"].items() if name in PAPER_F1]
+    found = spearmanr(*zip(*both, strict=True))
+    result["rank_correlation"] = {"spearman": round(found.statistic, 3), "p": round(found.pvalue, 4)}
+    keep("league-squad2", result)
+
+
+def source_of(name: str) -> str:
+    from bertvision.heads import heads
+
+    return heads[name].source
+
+
+def mean(values: list[float]) -> float:
+    return round(float(np.mean(values)), 4)
+
+
+def table() -> str:
+    lines: list[str] = []
+    for file in sorted(RESULTS.glob("league-*.json")):
+        result = json.loads(file.read_text())
+        lines += ["", f"### {result['task']} ({result['metric']}), {result['seconds']:.0f} s", ""]
+        head = "head | source | parameters | seeds | held-out | dev | dev - best paper head [95%]"
+        if result["task"] == "squad2":
+            head += " | paper F1"
+        lines += [f"| {head} |", "|---" * (head.count("|") + 1) + "|"]
+        for name, row in sorted(result["heads"].items(), key=lambda item: -item[1]["held_out"]):
+            value, low, high = row["to_best_paper_head"]
+            cells = [name, row["source"], f"{row['parameters']:,}", str(len(row["each"])), f"{row['held_out']:.3f}"]
+            cells += [f"{row['dev']:.3f}", f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"]
+            if result["task"] == "squad2":
+                cells.append(f"{PAPER_F1[name]:.3f}" if name in PAPER_F1 else "")
+            lines.append(f"| {' | '.join(cells)} |")
+        if "rank_correlation" in result:
+            lines += ["", f"Rank correlation with the paper: {result['rank_correlation']}"]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

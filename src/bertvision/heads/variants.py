@@ -1,0 +1,177 @@
+"""Variants of a head, written behind its name: `adapter-64:lr=1e-3/3e-4:seed=0..3:data=10/50/100:layers=0-4`.
+
+Values apart by `/` are variants of their own, all combinations of them; each has one label, which says all about it.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any
+
+from torch import nn
+
+from bertvision.errors import UserError
+from bertvision.heads import SETS, heads
+from bertvision.heads.base import Head, Shape
+from bertvision.heads.dropout import Dropout
+from bertvision.states import DERIVED_VIEWS, views_of
+
+Donor = Callable[[int], nn.Module]  # a copy of so many of the encoder's last layers
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A head's name and what is asked of it; None is as the head and the run have it."""
+
+    name: str
+    lr: float | None = None
+    seed: int | None = None
+    data: float = 1.0  # share of the training examples it is shown
+    layers: tuple[int, ...] | None = None
+    views: tuple[str, ...] | None = None
+    normalised: bool | None = None
+    dropout: float | None = None
+
+    @property
+    def structure(self) -> "Variant":
+        """The same without what only training knows: heads with equal structure have tensors of equal shape."""
+        return replace(self, lr=None, seed=None, data=1.0)
+
+
+def expand(asked: str, shape: Shape) -> list[str]:
+    """`--heads` as a list of labels. A set leaves out what the task cannot feed; a name insists. Both take options."""
+    labels: list[str] = []
+    for part in (part.strip() for part in asked.split(",")):
+        name, colon, options = part.partition(":")
+        if name in ("none", ""):
+            continue
+        members = [name]
+        if name in SETS or name in ("paper", "ours", "all"):
+            listed = SETS[name].split(",") if name in SETS else [n for n in heads if name in ("all", heads[n].source)]
+            members = [member for member in listed if heads[member].fits(shape)]
+        labels += [label for member in members for label in spread(member + colon + options)]
+    for label in labels:
+        check(label, shape)
+    return list(dict.fromkeys(labels))
+
+
+def spread(text: str) -> list[str]:
+    """The labels of all variants that `NAME:option=value/value:...` stands for."""
+    name, *options = text.split(":")
+    listed = []
+    for option in options:
+        key, found, values = option.partition("=")
+        if key not in OPTIONS or not found:
+            raise UserError(f"--heads '{text}': '{option}' should be OPTION=VALUE, of {', '.join(OPTIONS)}.")
+        listed.append([f"{key}={value}" for part in values.split("/") for value in _range(key, part)])
+    labels = [":".join((name, *chosen)) for chosen in product(*listed)]
+    for label in labels:
+        parse(label)  # every mistake shows now
+    return labels
+
+
+def parse(label: str) -> Variant:
+    name, *options = label.split(":")
+    given: dict[str, Any] = {}
+    for option in options:
+        key, _, value = option.partition("=")
+        try:
+            given[key] = OPTIONS[key](value)
+        except (ValueError, KeyError):
+            raise UserError(f"--heads '{label}': {key} cannot be '{value}'.") from None
+    return Variant(name, **given)
+
+
+def make(label: str, shape: Shape, donor: Donor | None = None) -> Head:
+    """Build the head; `donor` gives it layers of the encoder where it wants some (without: it cannot be run)."""
+    variant = parse(label)
+    chosen = variant.layers
+    head = heads[variant.name].build(replace(shape, layers=len(chosen)) if chosen else shape)
+    head.layers = chosen
+    if variant.normalised is not None:
+        head.normalised = variant.normalised
+    if variant.views is not None:
+        extra = head.output.in_features - (len(head.views) * head.body.width if head.body else 0)
+        head.views = variant.views
+        head.output = nn.Linear(len(variant.views) * (head.body.width if head.body else 0) + extra, shape.outputs)
+    if variant.dropout is not None:
+        for module in head.modules():
+            if isinstance(module, Dropout):
+                module.p = variant.dropout
+    if head.borrows and donor is not None:
+        head.adopt(donor(head.borrows))
+    return head
+
+
+def check(label: str, shape: Shape) -> None:
+    """Is there such a head for this shape, and what its options ask for?"""
+    variant = parse(label)
+    recipe = heads[variant.name]
+    if not recipe.fits(shape):
+        needs = {"pairs": "two texts per example", "texts": "an answer per text", "tokens": "an answer per token"}
+        if recipe.layers > shape.layers:
+            raise UserError(f"--heads: '{variant.name}' needs an encoder of at least {recipe.layers - 1} layers.")
+        raise UserError(f"--heads: '{variant.name}' is for tasks with {needs[recipe.reads]}, which this one is not.")
+    plain = recipe.build(shape)
+    for option, meaningless in (
+        ("layers", bool(plain.sequences)),
+        ("views", shape.span or bool(plain.sequences) or plain.body is None),
+        ("normalised", plain.body is None or bool(plain.sequences)),
+    ):
+        if getattr(variant, option) is not None and meaningless:
+            raise UserError(f"--heads '{label}': {option} means nothing to '{variant.name}' on this task.")
+    if variant.layers and max(variant.layers) >= shape.layers:
+        raise UserError(f"--heads '{label}': the encoder's layers are 0 (embeddings) to {shape.layers - 1}.")
+    known = views_of(shape.pairs) + (DERIVED_VIEWS if shape.pairs else ())
+    for view in variant.views or ():
+        if view not in known:
+            raise UserError(f"--heads '{label}': '{view}' is no view of this task's texts: {', '.join(known)}.")
+
+
+def _range(key: str, text: str) -> Iterable[str]:
+    """`0..3` is 0, 1, 2, 3; of data, which is in per cent, in steps of ten."""
+    first, dots, last = text.partition("..")
+    if not dots:
+        return [text]
+    if not (first.isdigit() and last.isdigit()) or key not in ("seed", "data"):
+        raise UserError(f"--heads: {key}={text}: a range is for seed and data, such as seed=0..4 or data=0..100.")
+    return map(str, range(int(first), int(last) + 1, 10 if key == "data" else 1))
+
+
+def _layers(text: str) -> tuple[int, ...]:
+    """`0-3+6`: layers 0 to 3, and 6."""
+    found: set[int] = set()
+    for part in text.split("+"):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    if not found:
+        raise ValueError
+    return tuple(sorted(found))
+
+
+def _within(low: float, high: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        value = float(text.removesuffix("%"))
+        if not low <= value <= high:
+            raise ValueError
+        return value
+
+    return read
+
+
+def _seed(text: str) -> int:
+    if not text.isdigit():
+        raise ValueError
+    return int(text)
+
+
+OPTIONS: dict[str, Callable[[str], Any]] = {
+    "lr": _within(0, 1e3),
+    "seed": _seed,
+    "data": lambda text: _within(0, 100)(text) / 100,
+    "layers": _layers,
+    "views": lambda text: tuple(text.split("+")),
+    "normalised": lambda text: {"yes": True, "no": False}[text],
+    "dropout": _within(0, 0.99),
+}
+assert set(OPTIONS) == {field.name for field in fields(Variant)} - {"name"}

@@ -1,0 +1,230 @@
+"""Variants of heads: how they are written, that a stack of them is each of them alone, and what each option does."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import LeaveOneOut, cross_val_predict
+from tests.test_heads import PAIRS, TEXTS, TOKENS, donor, planted, states
+
+import bertvision
+from bertvision.errors import UserError
+from bertvision.heads import heads
+from bertvision.heads.base import Head, Shape
+from bertvision.heads.closed_form import STRENGTHS, ClosedForm, _Ridge
+from bertvision.heads.variants import expand, make, parse
+from bertvision.states import HiddenStates
+from bertvision.tasks.sampling import ranks
+from bertvision.training.heads import HeadTrainer, build
+from bertvision.training.polish import polish
+from bertvision.training.stacking import stacks
+from bertvision.types import Examples
+
+STACKED = [
+    pytest.param(name, shape, id=f"{name}{'-span' * shape.span}")
+    for name in heads
+    for shape in (PAIRS, TOKENS)
+    if heads[name].fits(shape) and not name.startswith(("top-", "xception")) and name != "closed-form"
+]
+
+
+def targets_of(shape: Shape, count: int) -> torch.Tensor:
+    return torch.tensor([[4, 4], [0, 0], [3, 5]]).repeat(count, 1)[:count] if shape.span else torch.arange(count) % 2
+
+
+def trained(labels: list[str], shape: Shape) -> dict[str, Head]:
+    """After three steps on the same batches, of examples with ranks from 0 to 1."""
+    found = build(labels, shape, seed=5, donor=donor)
+    trainer = HeadTrainer(found, "span" if shape.span else "class", lr=1e-3, seed=5)
+    for seed in range(3):
+        trainer.accumulate(states(shape, seed=seed), targets_of(shape, 6), ranks=torch.linspace(0, 0.99, 6))
+        trainer.step(1.0)
+    return found
+
+
+def same(one: Head, other: Head) -> bool:
+    """Equal but for rounding, which Adam makes larger where a gradient is nearly nothing."""
+    kept = other.state_dict()
+    return all(torch.allclose(value, kept[key], atol=1e-4) for key, value in one.state_dict().items())
+
+
+@pytest.mark.parametrize(("name", "shape"), STACKED)
+def test_gradients_of_a_stack_are_those_of_each_head_alone(name: str, shape: Shape) -> None:
+    labels = expand(f"{name}:seed=0/1:data=50/100", shape)
+    found = []
+    for groups in ([labels], [[label] for label in labels]):
+        made: dict[str, Head] = {}
+        for group in groups:
+            built = build(group, shape, seed=5, donor=donor)
+            trainer = HeadTrainer(built, "span" if shape.span else "class", lr=1e-3, seed=5)
+            assert len(trainer.stacks) == 1
+            trainer.accumulate(states(shape), targets_of(shape, 6), ranks=torch.linspace(0, 0.99, 6))
+            made |= built
+        found.append(made)
+    stacked, alone = found
+    for label in labels:
+        for (key, one), other in zip(stacked[label].named_parameters(), alone[label].parameters(), strict=True):
+            assert one.grad is not None
+            assert torch.allclose(one.grad, other.grad, rtol=1e-3, atol=1e-6), (label, key)
+
+
+@pytest.mark.parametrize("name", ["adapter-64", "learned-pooling-views", "last-layer-views", "layer-attention"])
+def test_a_stack_of_variants_is_trained_as_each_of_them_alone(name: str) -> None:
+    labels = expand(f"{name}:seed=0/1:lr=1e-3/1e-2:data=0/50/100", PAIRS)
+    before = torch.get_rng_state()
+    together = trained(labels, PAIRS)
+    assert torch.equal(torch.get_rng_state(), before)  # the encoder's dropout draws from there
+    for label in labels:
+        assert same(trained([label], PAIRS)[label], together[label]), label
+    assert not same(together[labels[1]], together[labels[-1]])
+
+
+def test_heads_that_cannot_be_stacked_are_trained_one_by_one() -> None:
+    labels = expand("xception-abbreviated:seed=0/1,top-1:seed=0/1", PAIRS)
+    together = trained(labels, PAIRS)
+    assert len(stacks(together)) == 4
+    for label in labels:
+        assert same(trained([label], PAIRS)[label], together[label]), label
+
+
+def test_options_are_spread_and_mistakes_are_named() -> None:
+    assert expand("adapter-64:seed=0..2:data=0..20", TEXTS) == [
+        f"adapter-64:seed={seed}:data={data}" for seed in (0, 1, 2) for data in (0, 10, 20)
+    ]
+    assert len(expand("default:seed=0/1", TEXTS)) == 2 * len(expand("default", TEXTS))
+    variant = parse("adapter-64:lr=3e-4:data=25%:layers=0-1+3:views=cls+mean:normalised=yes:dropout=0.3")
+    assert variant.layers == (0, 1, 3)
+    assert variant.data == 0.25
+    assert variant.views == ("cls", "mean")
+    for asked, message in (
+        ("adapter-64:size=3", "'size=3' should be OPTION=VALUE, of lr, seed, data"),
+        ("adapter-64:lr", "'lr' should be OPTION=VALUE"),
+        ("adapter-64:lr=fast", "lr cannot be 'fast'"),
+        ("adapter-64:data=120", "data cannot be '120'"),
+        ("adapter-64:seed=-1", "seed cannot be '-1'"),
+        ("adapter-64:lr=1..3", "a range is for seed and data"),
+        ("adapter-64:layers=2-9", r"layers are 0 \(embeddings\) to 3"),
+        ("adapter-64:layers=", "layers cannot be ''"),
+        ("adapter-64:views=first", "'first' is no view of this task's texts: cls, mean"),
+        ("top-1:layers=0", "layers means nothing to 'top-1'"),
+        ("top-4", "'top-4' needs an encoder of at least 4 layers"),
+        ("adaptor-64:seed=1", "Did you mean 'adapter-64'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            expand(asked, TEXTS)
+    with pytest.raises(UserError, match="views means nothing to 'adapter-64'"):
+        expand("adapter-64:views=cls", TOKENS)
+
+
+def test_a_head_reads_the_layers_and_views_it_was_told_to() -> None:
+    before, after = states(PAIRS), states(PAIRS)
+    after.layers[:, 2] += 5
+    after.layers[:, :, 0] += 5  # [CLS]
+    for name in ("adapter-64", "learned-pooling-views", "layer-attention", "xception-abbreviated", "closed-form"):
+        head = build([f"{name}:layers=0+3:views=mean+first"], PAIRS, 0)[f"{name}:layers=0+3:views=mean+first"].eval()
+        assert torch.equal(head(before), head(after)), name
+        whole = build([name], PAIRS, 0)[name].eval()
+        assert not torch.equal(whole(before), whole(after)), name
+
+
+def test_normalised_states_and_dropout_are_as_asked() -> None:
+    scaled = HiddenStates(3 * states(PAIRS).layers + 1, states(PAIRS).views)
+    plain, normalised = make("adapter-64", PAIRS), make("adapter-64:normalised=yes", PAIRS)
+    normalised.load_state_dict(plain.state_dict())
+    assert torch.allclose(normalised(scaled), normalised(states(PAIRS)), atol=1e-5)
+    assert not torch.allclose(plain(scaled), plain(states(PAIRS)), atol=1e-5)
+    noisy = make("cnn-1xn:dropout=0.5", PAIRS).train()
+    assert not torch.equal(noisy(scaled), noisy(scaled))
+    calm = make("cnn-1xn:dropout=0", PAIRS).train()
+    assert torch.equal(calm(scaled), calm(scaled))
+
+
+def test_a_share_of_the_data_is_all_that_is_seen() -> None:
+    labels = [f"{name}:data=50" for name in ("adapter-64-views", "closed-form", "closed-form-adapter")]
+    found = []
+    for shift in (0.0, 9.0):
+        data, targets = planted(PAIRS, layer=1, count=64, seed=0)
+        data.layers[32:] += shift
+        heads_here = build(labels, PAIRS, 0)
+        polish(heads_here, data, targets, "class", epochs=1, lr=1e-3, seed=0, ranks=torch.arange(64) / 64)
+        found.append(heads_here)
+    for label in labels:
+        assert same(found[0][label], found[1][label]), label
+
+
+def test_ranks_are_nested_stratified_and_decided_by_the_data() -> None:
+    targets = np.array([0] * 80 + [1] * 20)
+    examples = Examples([f"text {i}" for i in range(100)], None, targets)
+    found = ranks(examples)
+    for share in (0.1, 0.5):
+        assert (targets[found < share] == 1).sum() == 20 * share
+        assert (targets[found < share] == 0).sum() == 80 * share
+    assert (found == ranks(examples)).all()
+
+
+def test_closed_form_is_ridge_regression_with_leave_one_out() -> None:
+    draw = torch.Generator().manual_seed(0)
+    inputs = torch.randn(40, 6, generator=draw) + 2
+    targets = (inputs[:, :2] @ torch.tensor([[1.0], [-2.0]]) + torch.randn(40, 1, generator=draw)).double()
+    ridge = _Ridge(6, 1)
+    for rows in torch.arange(40).split(7):
+        ridge.add(inputs[rows], targets[rows])
+    ridge.decompose()
+    centred = (inputs - inputs.mean(0)).double()
+    mean = torch.linalg.eigvalsh(centred.T @ centred).mean()
+    for number in (0, 7, 14):
+        alpha = float(STRENGTHS[number] * mean)
+        expected = Ridge(alpha=alpha).fit(inputs.double().numpy(), targets[:, 0].numpy())
+        weights, offset = ridge.weights(number)
+        assert np.allclose(weights[:, 0], expected.coef_, atol=1e-4)
+        assert np.allclose(offset, expected.intercept_, atol=1e-4)
+        # The mean is left out with the example; the strength, a share of the mean eigenvalue, stays.
+        left = cross_val_predict(Ridge(alpha=alpha), inputs.double().numpy(), targets[:, 0].numpy(), cv=LeaveOneOut())
+        assert np.allclose(ridge.left_out(inputs, targets)[:, number, 0], left, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["class", "score"])
+def test_closed_form_scores_and_rare_classes(kind: str) -> None:
+    shape = Shape(layers=4, features=16, outputs=3 if kind == "class" else 1, pairs=False, pooled=False)
+    data = states(shape, 300)
+    targets = torch.arange(300) % 2 if kind == "class" else data.layers[:, 2, 1, 5] * 2  # of three classes two occur
+    if kind == "class":
+        data.layers[:, 2, :, 5] += 6.0 * (2 * targets[:, None] - 1)
+    head = build(["closed-form"], shape, 0)["closed-form"]
+    assert isinstance(head, ClosedForm)
+    polish({"closed-form": head}, data, targets, kind, epochs=1, lr=0.0, seed=0)
+    answers = head.eval()(data)
+    assert int(head.profile.argmax()) == 2
+    if kind == "class":
+        assert (answers.argmax(1) == targets).float().mean() > 0.98
+        assert answers.softmax(1)[:, 2].max() < 1e-3
+    else:
+        assert torch.corrcoef(torch.stack([answers[:, 0], targets]))[0, 1] > 0.85
+
+
+def test_one_class_alone_does_not_trouble_a_closed_form() -> None:
+    head = build(["closed-form"], TEXTS, 0)["closed-form"]
+    polish({"closed-form": head}, states(TEXTS, 20), torch.zeros(20).long(), "class", epochs=1, lr=0.0, seed=0)
+    assert (head(states(TEXTS)).argmax(1) == 0).all()
+
+
+def test_a_run_with_every_new_kind_of_head_can_be_loaded_and_resumes_its_scores(table: Path, tmp_path: Path) -> None:
+    run = bertvision.fit(
+        "table",
+        train=str(table),
+        backbone="tiny",
+        heads="top-1,token-attention,closed-form,closed-form-adapter,adapter-64:data=0/50/100:layers=1-3",
+        epochs="1",
+        marks="0,1",
+        polish=2,
+        out=tmp_path / "run",
+    )
+    last = run.scores["marks"][-1]
+    assert {"top-1", "top-1+polish", "closed-form+polish", "adapter-64:data=50:layers=1-3"} <= set(last["dev"])
+    assert "closed-form" not in last["dev"]  # it does not ride: there is nothing to solve while the encoder moves
+    assert len(last["layer_profiles"]["closed-form+polish"]) == 4
+    again = bertvision.evaluate(tmp_path / "run@1")
+    for name, found in last["dev"].items():
+        assert again["dev"][name] == found, name
