@@ -75,7 +75,7 @@ def ours(task: str, seed: int, data: str, limit: int | None, heads: str, freeze:
             task, data=data, seed=seed, limit=limit, heads=heads, polish=0, freeze=freeze, batch_size=BATCH, lr=RATE,
             max_length=LENGTH, marks="1", out=Path(folder) / "run", quiet=True,
         )  # fmt: skip
-        spent, entry = run.info["costs"]["fine_tune"], run.scores["marks"][0]
+        spent, entry = run.info["costs"]["parts"], run.scores["marks"][0]
         score = {name: found["value"] for name, found in entry["dev"]["encoder"].items()}
         outside = 1 - (spent["encoder"] + spent["heads"]) / spent["loop"]
         return {

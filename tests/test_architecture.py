@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "bertvision"
-FAMILIES = ("tasks", "backbones", "heads", "metrics")
+FAMILIES = ("tasks", "backbones", "heads", "metrics", "stores")
 LEVELS = [
     ("errors", "types", "registry", "options", "progress", "randomness", "kinds", "states", "spans", "runs"),
     FAMILIES,

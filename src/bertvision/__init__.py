@@ -12,9 +12,10 @@ from bertvision.errors import UserError
 if TYPE_CHECKING:
     from bertvision.model import Model
     from bertvision.runs import Run
+    from bertvision.stores.reader import Store
 
 __version__ = "0.1.0"
-__all__ = ["UserError", "compare", "evaluate", "fit", "load"]
+__all__ = ["UserError", "compare", "evaluate", "extract", "fit", "load", "open_store", "train"]
 
 
 def fit(task: str = "table", *, resume: bool = False, quiet: bool = False, **options: Any) -> "Run":
@@ -36,6 +37,34 @@ def fit(task: str = "table", *, resume: bool = False, quiet: bool = False, **opt
 
             raise unknown("option", name, list(known))
     return run_fit(FitOptions(task=task, **options), resume=resume, progress=Progress(quiet))
+
+
+def extract(source: str, task: str, *, out: str | Path, quiet: bool = False, **options: Any) -> "Store | None":
+    """Keep the states of an encoder, or of RUN[@MARK], in a store; the options are those of `bertvision extract`."""
+    from bertvision.options import FitOptions
+    from bertvision.progress import Progress
+    from bertvision.training.extract import ExtractOptions
+    from bertvision.training.extract import extract as write
+
+    own = {name: options.pop(name) for name in list(options) if name in ExtractOptions.__dataclass_fields__}
+    return write(source, FitOptions(task=task, **options), ExtractOptions(str(out), **own), Progress(quiet))
+
+
+def open_store(store: str | Path) -> "Store":
+    """A finished store: `len(store)` windows, `store.batches(32, seed=0)` of hidden states (B, L, T, D)."""
+    from bertvision.stores.reader import open_store as read
+
+    return read(store)
+
+
+def train(store: str | Path, *, epochs: int | None = None, quiet: bool = False, **options: Any) -> "Run":
+    """Heads from a store alone; the options are those of `bertvision train --help`."""
+    from bertvision.options import FitOptions
+    from bertvision.progress import Progress
+    from bertvision.training.stored import train as run_train
+
+    options = {name: str(value) if name in ("out", "heads") else value for name, value in options.items()}
+    return run_train(open_store(store), FitOptions(polish=epochs, epochs="0", **options), Progress(quiet))
 
 
 def load(run: str | Path, model: str | None = None) -> "Model":

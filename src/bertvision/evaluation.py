@@ -7,18 +7,23 @@ from typing import Any
 import numpy as np
 
 from bertvision.errors import UserError
+from bertvision.heads.base import Shape
 from bertvision.metrics.intervals import compare as paired
 from bertvision.metrics.squad import report
 from bertvision.model import Model
+from bertvision.options import FitOptions
 from bertvision.progress import Progress
 from bertvision.runs import open_run, write_json
+from bertvision.stores.reader import Store
 from bertvision.tasks import load as load_task
 from bertvision.tasks import tasks
 from bertvision.tasks.squad import golds as squad_golds
 from bertvision.tasks.squad import parsed
+from bertvision.training.checkpoints import load_ensembles, load_heads
 from bertvision.training.collect import encode
 from bertvision.training.judging import RAW_THRESHOLD, Predictions, judge_of, scores
 from bertvision.training.setting import HELD_OUT, parts_of
+from bertvision.training.stored import answer, fed, setting_of
 from bertvision.types import Examples
 
 
@@ -72,6 +77,62 @@ def evaluate(
         if model.shape.span:
             result["written"] = write_official(folder, examples, found[model.name], thresholds[model.name])
     return result
+
+
+def evaluate_on_store(reference: str | Path, store: Store, force: bool, progress: Progress) -> dict[str, Any]:
+    """Scores of every model of a run on the states of a store, which may be of another checkpoint than the run's own:
+    heads that were trained on early states can be asked on later ones. Null thresholds are tuned again where the store
+    has held-out questions."""
+    run, mark = open_run(reference)
+    info, entry, folder = run.info, run.mark(mark), run.mark_folder(mark)
+    shape, options = Shape(**info["shape"]), FitOptions(**info["options"])
+    strange = _strange(info, store, shape)
+    if strange and not force:
+        raise UserError(
+            f"'{store.place}' is not for '{run.path}': {'; '.join(strange)}. --force tries it all the same."
+        )
+    setting = setting_of(store, replace(options, heads="none", out=None), progress)
+    heads, _ = load_heads(folder, shape, [name for name in entry["pairs"] if not name.startswith("top-")])
+    heads = fed(heads, store, progress)
+    outputs = {split: answer(setting, store.only(split), heads, split) for split in setting.evaluated}
+    for found in outputs.values():
+        for name, ensemble in load_ensembles(folder).items():
+            if set(ensemble.weights) <= set(found):
+                found[name] = ensemble.of(found, setting.dataset.kind)
+    result: dict[str, Any] = {
+        "run": str(run.path), "mark": mark, "store": str(store.place), "store_mark": store.header.source["mark"],
+        "task": setting.dataset.task, "metric": setting.metric, "selected": entry["selected"], "forced": strange,
+    }  # fmt: skip
+    tuned = outputs.get(HELD_OUT, {})
+    for split, found in outputs.items():
+        result[split] = {}
+        for name, values in found.items():
+            kept = (entry.get("null_thresholds") or {}).get(name)
+            threshold = setting.judges[HELD_OUT].threshold(tuned[name]) if tuned else kept
+            predictions = setting.judges[split].predictions(values, threshold)
+            result[split][name] = scores(setting.judges[split], predictions, setting.dataset.metrics)
+    if strange:
+        note = {"store": str(store.place), "although": strange}
+        write_json(run.path / "run.json", info | {"forced": [*info.get("forced", []), note]})
+    return result
+
+
+def _strange(info: dict[str, Any], store: Store, shape: Shape) -> list[str]:
+    """Why the states of a store are not what a run's heads were made for."""
+    source, layers = store.header.source, info.get("store", {}).get("layers", list(range(shape.layers)))
+    if store.header.layers != layers or store.features != shape.features or store.header.span != shape.span:
+        raise UserError(
+            f"'{store.place}' has layers {store.header.layers} of {store.features} features for kind"
+            f" {store.header.task['kind']}; the run's heads read layers {layers} of {shape.features}."
+        )
+    found = []
+    if source["origin_sha256"] != info["weights_sha256"]:
+        found.append(f"its states are of another encoder ({source['backbone']})")
+    if source["tokenizer_sha256"] != info.get("tokenizer_sha256", source["tokenizer_sha256"]):
+        found.append("its texts were cut by another tokenizer")
+    if store.header.task["name"] != info["options"]["task"]:
+        found.append(f"it is of the task {store.header.task['name']}")
+    return found
 
 
 def write_official(folder: Path, examples: Examples, found: Predictions, threshold: float | None) -> list[str]:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from bertvision.backbones import encoder as backbone_family
+from bertvision.backbones.encoder import Encoder
 from bertvision.ensembling import Outputs
 from bertvision.errors import UserError
 from bertvision.heads.base import Shape
@@ -24,6 +25,7 @@ from bertvision.training.answering import answer
 from bertvision.training.checkpoints import load_ensembles, load_heads
 from bertvision.training.collect import Encoded, Tick, encode
 from bertvision.training.judging import RAW_THRESHOLD, per_example
+from bertvision.training.provenance import weights_digest
 from bertvision.training.selection import Ensemble
 from bertvision.training.setting import HELD_OUT
 from bertvision.types import Examples
@@ -52,10 +54,12 @@ class Model:
             self.models = {self.name: self.models[self.name]}
         members = {member for ensemble in self.models.values() for member in ensemble.weights}
         self.shape = Shape(**self.info["shape"])
-        self.encoder = backbone_family.load(
-            str(folder / "encoder"), self.shape.outputs, 0, span=self.shape.span, pooled=self.shape.pooled
-        )
+        self.encoder = self._encoder(folder)
         self.heads, self.ways = load_heads(folder, self.shape, sorted(members - {"encoder"}), self.encoder.top)
+        for head in self.heads.values() if "store" in self.info else ():
+            # Layers were counted in the store, which may not have had all of them.
+            kept = self.info["store"]["layers"]
+            head.layers = tuple(kept[i] for i in (head.layers or range(len(kept))))
         device = "cuda" if torch.cuda.is_available() else "cpu"
         for module in (self.encoder, *self.heads.values()):
             module.to(device).eval()
@@ -65,6 +69,16 @@ class Model:
         self.thresholds: dict[str, float | None] = entry.get("null_thresholds") or dict.fromkeys(self.models)
         self.scale, self.labels = Scale(**self.info["scale"]), tuple(self.info["labels"])
         self.options = FitOptions(**self.info["options"])
+
+    def _encoder(self, folder: Path) -> Encoder:
+        """The checkpoint's own; of a run that was trained on a store, the one whose states are in there."""
+        store = self.info.get("store")
+        where = str(folder / "encoder") if store is None else store["encoder"]
+        shape = self.shape
+        encoder = backbone_family.load(where, shape.outputs, 0, span=shape.span, pooled=shape.pooled)
+        if store is not None and weights_digest(encoder) != store["source"]["weights_sha256"]:
+            raise UserError(f"'{where}' is no longer the encoder on whose states '{self.run.path}' was trained.")
+        return encoder
 
     def predict(
         self,

@@ -6,11 +6,11 @@ import sys
 
 import typer
 
-from bertvision.cli import asking, listing, training  # noqa: F401  (they register their commands)
+from bertvision.cli import asking, listing, storing, training  # noqa: F401  (they register their commands)
 from bertvision.cli.app import app
 from bertvision.errors import UserError
 
-ORDER = ("fit", "demo", "predict", "evaluate", "compare", "league", "score", "ls", "show")  # in --help
+ORDER = ("fit", "demo", "predict", "evaluate", "compare", "league", "score", "extract", "train", "ls", "show")
 app.registered_commands.sort(key=lambda command: ORDER.index(command.name or command.callback.__name__))  # type: ignore[union-attr]
 
 
@@ -18,7 +18,12 @@ def reference() -> str:
     """docs/cli.md: every command, argument and option, from the program itself."""
     group = typer.main.get_command(app)
     lines = ["# Command line", "", "Made by `make docs`; a test keeps it in step with the program.", ""]
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
+    commands = dict(group.commands)  # type: ignore[attr-defined]
+    for name, inner in list(commands.items()):
+        commands |= {f"{name} {part}": command for part, command in getattr(inner, "commands", {}).items()}
+    for name, command in commands.items():
+        if hasattr(command, "commands"):
+            continue
         lines += [f"## bertvision {name}", "", inspect.cleandoc(command.help or ""), ""]
         lines += ["| option | meaning | default |", "|---|---|---|"]
         for parameter in command.params:

@@ -3,7 +3,7 @@
 import inspect
 import json
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from typing import Annotated, Any
 
 import typer
@@ -29,11 +29,15 @@ NullThreshold = Annotated[
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run directory; RUN@3/10 means that mark of it.")]
 
 
-def taking_fit_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command` a command-line option for every field of FitOptions."""
+def taking_fit_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator: give a command a command-line option for these fields of FitOptions, or for all of them."""
+    return lambda command: _taking(command, [f for f in fields(FitOptions) if not names or f.name in names])
+
+
+def _taking(command: Callable[..., None], entries: list[Field[Any]]) -> Callable[..., None]:
     own = list(inspect.signature(command).parameters.values())
     made = []
-    for entry in fields(FitOptions):
+    for entry in entries:
         extra: Any = typer.Argument if entry.name == "task" else typer.Option
         default = ... if entry.name == "task" else entry.default
         note = extra(help=entry.metadata["help"], show_default=default not in (None, ...))
@@ -46,9 +50,9 @@ def taking_fit_options(command: Callable[..., None]) -> Callable[..., None]:
                 annotation=Annotated[entry.type, note],
             )
         )
-    signature = inspect.Signature(
-        [*made, *[p.replace(kind=p.KEYWORD_ONLY) for p in own if p.kind is not p.VAR_KEYWORD]]
-    )
+    own = [p.replace(kind=p.KEYWORD_ONLY) for p in own if p.kind is not p.VAR_KEYWORD]
+    arguments = [p for p in own if p.default is p.empty]  # what has to be given stands first
+    signature = inspect.Signature([*arguments, *made, *[p for p in own if p not in arguments]])
     command.__signature__ = signature  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
     return command

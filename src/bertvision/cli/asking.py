@@ -23,14 +23,28 @@ def evaluate(
     decoding: Annotated[
         str | None, typer.Option(help="Spans: `span` or `argmax` (the paper's). Default: the run's.")
     ] = None,
+    store: Annotated[
+        str | None, typer.Option(help="Score on the states of this store, e.g. of another checkpoint, instead.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --store: also on states of another encoder; noted in run.json.")
+    ] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Score every model of a run: on its dev data again, or on other data."""
+    """Score every model of a run: on its dev data again, on other data, or on the states in a store."""
     from bertvision.evaluation import evaluate as evaluate_run
     from bertvision.progress import Progress
 
-    result = evaluate_run(run, data, dev, Progress(), out, null_threshold=null_threshold, decoding=decoding)
+    if store is not None:
+        from bertvision.evaluation import evaluate_on_store
+        from bertvision.stores.reader import open_store
+
+        if data or dev or out or null_threshold is not None or decoding:
+            raise UserError("--store brings its own data: leave out --data, --dev, --out and options of decoding.")
+        result = evaluate_on_store(run, open_store(store), force, Progress())
+    else:
+        result = evaluate_run(run, data, dev, Progress(), out, null_threshold=null_threshold, decoding=decoding)
     if json:
         print_json(result)
     else:

@@ -15,7 +15,7 @@ ARNHOLM = (
 
 
 @app.command()
-@taking_fit_options
+@taking_fit_options()
 def fit(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run at --out.")] = False,
     json: Json = False,
@@ -36,7 +36,7 @@ def fit(
     from bertvision.training.fit import fit as run_fit
 
     run = run_fit(chosen, resume=resume)
-    _show_run(run, json)
+    show_run(run, json)
 
 
 @app.command()
@@ -61,7 +61,7 @@ def demo(
         progress.say("Sentiment of film-review sentences (Rotten Tomatoes), encoder minilm-l6, one epoch on 4,000.")
         options = FitOptions(task="demo", limit=4000, out=out)
     run = run_fit(options, resume=resume, progress=progress)
-    _show_run(run, json)
+    show_run(run, json)
     if json:
         return
     if questions:
@@ -73,7 +73,7 @@ def demo(
         typer.echo(f'Ask it yourself: bertvision predict {run.path} "your sentence"')
 
 
-def _show_run(run: Any, as_json: bool) -> None:
+def show_run(run: Any, as_json: bool) -> None:
     if as_json:
         print_json({"run": str(run.path), **run.scores})
     else:

@@ -80,6 +80,10 @@ class Head(nn.Module):
         """Find the weights at once."""
         raise NotImplementedError
 
+    def solve_like(self, other: "Head") -> None:
+        """Take over what another head has found with `solve` on the same states."""
+        raise NotImplementedError
+
     def forward(self, states: HiddenStates) -> Tensor:
         if self.layers is not None:
             states = states.only(self.layers)

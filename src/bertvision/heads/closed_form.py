@@ -77,6 +77,18 @@ class ClosedForm(Head):
         mix, bias = _stack_classes(chosen, targets) if kind == "class" else _stack_scores(chosen, targets)
         self._write(ridges, best, mix, bias)
 
+    @torch.no_grad()
+    def solve_like(self, other: Head) -> None:
+        assert isinstance(other, ClosedForm)
+        self.profile.copy_(other.profile)
+        self.output.weight.zero_()
+        self._by_view[..., : self.width] = other._by_view[..., : self.width]
+        self.output.bias.copy_(other.output.bias)
+
+    @property
+    def _by_view(self) -> Tensor:
+        return self.output.weight.view(self.output.out_features, len(self.views), -1)
+
     def _write(self, ridges: list["_Ridge"], best: Tensor, mix: Tensor, bias: Tensor) -> None:
         """The stack (outputs, L, C) of ridge regressions as one linear layer over (V, width); the rest starts at 0."""
         found = [ridge.weights(int(strength)) for ridge, strength in zip(ridges, best, strict=True)]
@@ -84,8 +96,7 @@ class ClosedForm(Head):
         offsets = torch.stack([offset for _, offset in found])  # (L, C)
         joined = torch.einsum("olc,lfc->olf", mix, weights).unflatten(2, (len(self.views), -1))  # (outputs, L, V, D)
         self.output.weight.zero_()
-        by_view = self.output.weight.view(self.output.out_features, len(self.views), -1)
-        by_view[..., : self.width] = joined.transpose(1, 2).flatten(2).to(by_view)
+        self._by_view[..., : self.width] = joined.transpose(1, 2).flatten(2).to(self._by_view)
         self.output.bias.copy_(torch.einsum("olc,lc->o", mix, offsets) + bias)
 
 

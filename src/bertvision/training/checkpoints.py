@@ -17,11 +17,18 @@ POLISHED = "+polish"
 
 
 def save_mark(
-    run: Run, mark: str, encoder: Encoder, heads: dict[str, Head], pairs: dict[str, str], ensembles: dict[str, Ensemble]
+    run: Run,
+    mark: str,
+    encoder: Encoder | None,
+    heads: dict[str, Head],
+    pairs: dict[str, str],
+    ensembles: dict[str, Ensemble],
 ) -> None:
-    """`pairs` says of each head whether it reads pairs `joint` or `separate`."""
+    """`pairs` says of each head whether it reads pairs `joint` or `separate`. Without an encoder, which trained on a
+    store, it stays where it is."""
     with filling(run.mark_folder(mark)) as folder:
-        encoder.save(folder / "encoder")
+        if encoder is not None:
+            encoder.save(folder / "encoder")
         tensors = {f"{name}/{key}": value for name, head in heads.items() for key, value in head.state_dict().items()}
         save_tensors(folder / "heads.safetensors", tensors)
         write_json(folder / "heads.json", {name: {"pairs": pairs[name]} for name in heads})

@@ -148,7 +148,7 @@ class Fitting:
         )
 
     def finish(self) -> Run:
-        self.info["costs"] = provenance.costs(self._elapsed(), self.loop, self.run)
+        self.info["costs"] = provenance.costs(self._elapsed(), self.loop.seconds, self.run)
         runs.write_json(self.run.path / "run.json", self.info)
         return runs.finish(self.run, self.path)
 

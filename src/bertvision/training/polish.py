@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch import Tensor
 
-from bertvision.heads.base import Head
+from bertvision.heads.base import Batches, Head
 from bertvision.heads.variants import parse
 from bertvision.randomness import RandomStream
 from bertvision.states import HiddenStates
@@ -39,9 +39,8 @@ def polish(
     """Train `heads` in place; the learning rate falls linearly to zero. All heads see the same batches, of which those
     that may see only a share of the data use the examples with a low rank. Heads that have a start in closed form
     take it, unless they are `started` already."""
-    for label, head in heads.items():
-        if head.solved and not (started and head.trained):
-            solve(head, states, targets, kind, ranks, parse(label).data)
+    waiting = {label: head for label, head in heads.items() if head.solved and not (started and head.trained)}
+    solve_all(waiting, lambda share: _shown(states, targets, ranks, share), kind)
     trainer = HeadTrainer({label: head for label, head in heads.items() if head.trained}, kind, lr=lr, seed=seed)
     if not trainer.heads:
         return
@@ -56,14 +55,24 @@ def polish(
             tick(1)
 
 
-def solve(
-    head: Head, states: HiddenStates | TokenStates, targets: Tensor, kind: str, ranks: Tensor | None, share: float
-) -> None:
-    """Let a head find its weights in closed form, from the share of the examples that it may see."""
+def solve_all(heads: dict[str, Head], batches: Callable[[float], Batches], kind: str) -> None:
+    """Let heads find their weights in closed form, each from the share of the examples that it may see; those that
+    look for the same find it once."""
+    found: dict[tuple[object, ...], Head] = {}
+    for label, head in heads.items():
+        share = parse(label).data
+        same = (share, head.layers, head.views, head.normalised)
+        if same in found:
+            head.solve_like(found[same])
+        elif share > 0:
+            head.solve(batches(share), kind)
+            found[same] = head
+
+
+def _shown(states: HiddenStates | TokenStates, targets: Tensor, ranks: Tensor | None, share: float) -> Batches:
     rows = torch.arange(len(states))
     rows = rows if ranks is None else rows[ranks < share]
-    if len(rows):
-        head.solve(lambda: ((states.take(part), targets[part]) for part in rows.split(SOLVE_ROWS)), kind)
+    return lambda: ((states.take(part), targets[part]) for part in rows.split(SOLVE_ROWS))
 
 
 def _epochs(states: HiddenStates | TokenStates, epochs: int, seed: int) -> Iterator[Iterable[Tensor]]:

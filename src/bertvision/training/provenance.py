@@ -16,14 +16,14 @@ from bertvision.backbones.encoder import Encoder
 from bertvision.errors import UserError
 from bertvision.heads.base import Head, parameters
 from bertvision.runs import Run
-from bertvision.training.loop import Loop
 from bertvision.training.setting import Setting
 
 PACKAGES = ("bertvision", "torch", "transformers", "accelerate", "tokenizers", "numpy", "scikit-learn", "scipy")
 
 
-def describe(setting: Setting, heads: dict[str, Head]) -> dict[str, Any]:
-    dataset, encoder, parts = setting.dataset, setting.encoder, setting.parts
+def about(setting: Setting, heads: dict[str, Head]) -> dict[str, Any]:
+    """What is so of every run, wherever its states come from."""
+    dataset = setting.dataset
     return {
         "options": setting.options.as_dict(),
         "command": " ".join(sys.argv),
@@ -33,17 +33,26 @@ def describe(setting: Setting, heads: dict[str, Head]) -> dict[str, Any]:
         "roles": dataset.roles,
         "scale": asdict(setting.scale),
         "shape": asdict(setting.shape),
-        "windowed": dataset.train.questions is not None,
-        "data": {name: {"examples": len(part), "sha256": part.digest()} for name, part in parts.items()},
-        "weights_sha256": weights_digest(encoder),
-        "parameters": {"encoder": parameters(encoder)} | {name: parameters(head) for name, head in heads.items()},
+        "parameters": {name: parameters(head) for name, head in heads.items()},
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "machine": {
             "python": platform.python_version(),
             "platform": platform.platform(),
             "threads": torch.get_num_threads(),
-            "device": str(encoder.device),
         },
+    }
+
+
+def describe(setting: Setting, heads: dict[str, Head]) -> dict[str, Any]:
+    """The same, and what is known where there is an encoder and there are texts."""
+    known, encoder = about(setting, heads), setting.encoder
+    known["parameters"] = {"encoder": parameters(encoder)} | known["parameters"]
+    known["machine"]["device"] = str(encoder.device)
+    return known | {
+        "windowed": setting.dataset.train.questions is not None,
+        "data": {name: {"examples": len(part), "sha256": part.digest()} for name, part in setting.parts.items()},
+        "weights_sha256": weights_digest(encoder),
+        "tokenizer_sha256": tokenizer_digest(encoder),
     }
 
 
@@ -57,11 +66,15 @@ def weights_digest(encoder: Encoder) -> str:
     return total.hexdigest()
 
 
-def costs(seconds: float, loop: Loop, run: Run) -> dict[str, Any]:
+def tokenizer_digest(encoder: Encoder) -> str:
+    return hashlib.sha256(encoder.tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+
+
+def costs(seconds: float, parts: dict[str, float], run: Run) -> dict[str, Any]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     spent: dict[str, Any] = {
         "seconds": seconds,
-        "fine_tune": loop.seconds,
+        "parts": parts,
         "peak_memory_bytes": peak if sys.platform == "darwin" else peak * 1024,
         "disk_bytes": sum(file.stat().st_size for file in run.path.rglob("*") if file.is_file()),
     }

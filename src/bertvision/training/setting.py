@@ -79,13 +79,15 @@ class Setting:
         return torch.from_numpy(ranks(self.parts["train"])[self.encoded["train"].together.examples])
 
 
-def prepare(options: FitOptions, progress: Progress) -> Setting:
+def prepare(options: FitOptions, progress: Progress, encoder: Encoder | None = None) -> Setting:
+    """`encoder` stands in for `options.backbone` where it is loaded already."""
     dataset = load_task(options)
     parts = parts_of(dataset, options)
     span, windowed = dataset.kind == "span", dataset.train.questions is not None
     if windowed and options.pairs == "separate":
         raise UserError(f"--pairs separate: a question of '{dataset.task}' means nothing without its context.")
-    encoder = backbone_family.load(options.backbone, dataset.outputs, options.seed, span=span)
+    if encoder is None:
+        encoder = backbone_family.load(options.backbone, dataset.outputs, options.seed, span=span)
     shape = Shape(
         encoder.layers,
         encoder.features,

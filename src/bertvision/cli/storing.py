@@ -1,0 +1,133 @@
+"""Commands about hidden states at rest: extract, train, and store info, verify, convert."""
+
+from typing import Annotated, Any
+
+import typer
+
+from bertvision.cli.app import Debug, Json, app, print_json, taking_fit_options
+from bertvision.cli.training import show_run
+from bertvision.errors import UserError
+from bertvision.options import FitOptions
+
+StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="A store: a folder, or a URL that fsspec knows.")]
+store_app = typer.Typer(help="Look at a store of hidden states, test it, or write it in another number format.")
+app.add_typer(store_app, name="store")
+
+
+@app.command()
+@taking_fit_options(
+    *("task", "data", "train", "dev", "text", "text_pair", "label", "kind", "strict"),
+    *("max_length", "stride", "limit", "dev_limit", "pairs"),
+)
+def extract(
+    source: Annotated[str, typer.Argument(help="An encoder (as `fit --backbone`), or RUN[@MARK]: a fine-tuned one.")],
+    out: Annotated[str, typer.Option(help="The store to write: a folder, or a URL that fsspec knows.")],
+    split: Annotated[str, typer.Option(help="`train` (with what is held out of it), `dev`, or both.")] = "train,dev",
+    dtype: Annotated[str, typer.Option(help="fp32, fp16, bf16 or int8 (scaled so that outliers survive).")] = "fp16",
+    views: Annotated[
+        str,
+        typer.Option(help="`tokens`, or pooled ones: cls,mean and for pairs first,second. `auto`: as the task asks."),
+    ] = "auto",
+    layers: Annotated[
+        str | None, typer.Option(help="Only these, e.g. 0-3+6; 0 is the embeddings. Default: all.")
+    ] = None,
+    pca: Annotated[int | None, typer.Option(help="Keep only so many principal components of each layer.")] = None,
+    shard: Annotated[
+        str, typer.Option(help="i/n: write only this part; parts may run anywhere, in any order.")
+    ] = "1/1",
+    shard_size: Annotated[int, typer.Option(help="Megabytes per file.")] = 128,
+    order: Annotated[int, typer.Option(help="Seed of the order in which windows are stored.")] = 0,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Test a finished store, and write damaged files again.")
+    ] = False,
+    json: Json = False,
+    debug: Debug = False,
+    **options: Any,
+) -> None:
+    """Keep the hidden states of an encoder on disk, for heads to be trained on them as often as you like.
+
+    Interrupted, the same command goes on where it stopped. Examples:
+
+    * `bertvision extract minilm-l6 sts-b --data glue/ --out stores/sts-b`
+
+    * `bertvision extract runs/squad2@1/4 squad2 --dtype int8 --out stores/squad2`
+    """
+    from bertvision.progress import Progress
+    from bertvision.training.extract import ExtractOptions
+    from bertvision.training.extract import extract as write
+
+    chosen = ExtractOptions(out, split, dtype, views, layers, pca, shard, shard_size, order, repair)
+    store = write(source, FitOptions(**options), chosen, Progress(quiet=json))
+    if store is None:
+        typer.echo("This part is written; the store is whole when the other parts are.")
+    else:
+        _print_info(store, json)
+
+
+@app.command()
+@taking_fit_options("heads", "head_lr", "answer_length", "null_threshold", "null_share", "decoding", "seed", "out")
+def train(
+    store: StoreArgument,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of head training. Default: 8, for spans 2.")] = None,
+    json: Json = False,
+    debug: Debug = False,
+    **options: Any,
+) -> None:
+    """Train heads on a store: no encoder runs and no text is read. Leaves a run like `fit`.
+
+    Example: `bertvision train stores/sts-b --heads paper,ours --out runs/zoo`
+    """
+    from bertvision.progress import Progress
+    from bertvision.stores.reader import open_store
+    from bertvision.training.stored import train as run_train
+
+    run = run_train(open_store(store), FitOptions(**options, polish=epochs, epochs="0"), Progress(quiet=json))
+    show_run(run, json)
+
+
+@store_app.command("info")
+def info(store: StoreArgument, json: Json = False, debug: Debug = False) -> None:
+    """What is in a store, and how large it is."""
+    from bertvision.stores.reader import open_store
+
+    _print_info(open_store(store), json)
+
+
+@store_app.command("verify")
+def verify(store: StoreArgument, debug: Debug = False) -> None:
+    """Test every file of a store against its checksum."""
+    from bertvision.stores.format import damaged, refuse
+    from bertvision.stores.reader import open_store
+
+    opened = open_store(store)
+    refuse(opened.place, opened.manifest, damaged(opened.place, opened.manifest), "damaged")
+    typer.echo(f"'{store}' is as it was written: {len(opened.manifest['files'])} files.")
+
+
+@store_app.command("convert")
+def convert(
+    store: StoreArgument,
+    out: Annotated[str, typer.Option(help="The store to write.")],
+    dtype: Annotated[str, typer.Option(help="fp32, fp16, bf16 or int8.")],
+    debug: Debug = False,
+) -> None:
+    """Write a store again in another number format, without the encoder."""
+    from bertvision.progress import Progress
+    from bertvision.stores.convert import convert as rewrite
+    from bertvision.stores.reader import open_store
+
+    if out == store:
+        raise UserError("--out must be another store.")
+    _print_info(rewrite(open_store(store), out, dtype, Progress()), False)
+
+
+def _print_info(store: Any, as_json: bool) -> None:
+    from bertvision.stores.reader import summary
+
+    found = summary(store)
+    if as_json:
+        print_json(found)
+    else:
+        from bertvision import show
+
+        show.table([{"": key, "value": value} for key, value in found.items()])

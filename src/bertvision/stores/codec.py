@@ -1,0 +1,121 @@
+"""How states become numbers on disk: plain floating point, or eight bits with scales that let outliers live.
+
+A codec turns states (N, L, D) in float32 into tensors of N rows and back. What it has to know beforehand (the centre
+and spread of each feature, the axes of a PCA) it finds on a sample and keeps once per store, as its constants.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from bertvision.errors import UserError
+
+PLAIN = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = (*PLAIN, "int8")
+LEVELS = 127  # to each side of zero
+
+
+class Codec(Protocol):
+    def encode(self, states: Tensor) -> dict[str, Tensor]: ...
+    def decode(self, stored: dict[str, Tensor]) -> Tensor: ...
+    @property
+    def constants(self) -> dict[str, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Plain:
+    dtype: torch.dtype
+
+    def encode(self, states: Tensor) -> dict[str, Tensor]:
+        found = states.to(self.dtype)
+        if self.dtype == torch.float16 and not torch.isfinite(found).all():
+            raise UserError("A hidden state is too large for fp16 (65,504): use --dtype bf16, fp32 or int8.")
+        return {"states": found}
+
+    def decode(self, stored: dict[str, Tensor]) -> Tensor:
+        return stored["states"].to(torch.float32)
+
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Int8:
+    """Features are centred and brought to one spread, then each row of D has a scale of its own.
+
+    Encoders have a few features that are a hundred times as large as the others: with one scale per row these alone
+    would be kept well. And they have tokens that are larger as a whole: with one scale per feature these would be cut
+    off.
+    """
+
+    centre: Tensor  # (L, D)
+    spread: Tensor
+
+    @classmethod
+    def fitted(cls, sample: Tensor) -> "Int8":
+        return cls(sample.mean(0), sample.std(0).clamp(min=1e-6))
+
+    def encode(self, states: Tensor) -> dict[str, Tensor]:
+        level = (states - self.centre) / self.spread
+        scales = (level.abs().amax(-1) / LEVELS).clamp(min=1e-6).half()
+        rounded = (level / scales.float()[..., None]).round_().clamp_(-LEVELS, LEVELS)
+        return {"states": rounded.to(torch.int8), "scales": scales}
+
+    def decode(self, stored: dict[str, Tensor]) -> Tensor:
+        level = stored["states"] * stored["scales"].float()[..., None]
+        return torch.addcmul(self.centre, level, self.spread, out=level)
+
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        return {"centre": self.centre, "spread": self.spread}
+
+
+@dataclass(frozen=True)
+class Pca:
+    """The first components of each layer, kept by another codec; decoding leads back to all D features."""
+
+    mean: Tensor  # (L, D)
+    axes: Tensor  # (L, D, N)
+    inner: Codec
+
+    @classmethod
+    def fitted(cls, sample: Tensor, components: int, dtype: str) -> "Pca":
+        mean = sample.mean(0)
+        centred = (sample - mean).double().transpose(0, 1)  # (L, N, D)
+        axes = torch.linalg.eigh(centred.transpose(1, 2) @ centred)[1][..., -components:].float()
+        narrow = torch.einsum("nld,ldc->nlc", sample - mean, axes)
+        return cls(mean, axes, codec(dtype, None, narrow))
+
+    def encode(self, states: Tensor) -> dict[str, Tensor]:
+        return self.inner.encode(torch.einsum("nld,ldc->nlc", states - self.mean, self.axes))
+
+    def decode(self, stored: dict[str, Tensor]) -> Tensor:
+        return torch.einsum("nlc,ldc->nld", self.inner.decode(stored), self.axes) + self.mean
+
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        return {"mean": self.mean, "axes": self.axes} | {f"inner.{k}": v for k, v in self.inner.constants.items()}
+
+
+def codec(dtype: str, components: int | None, sample: Tensor) -> Codec:
+    """The codec for states like those of the sample (N, L, D)."""
+    if components is not None:
+        return Pca.fitted(sample, components, dtype)
+    return Plain(PLAIN[dtype]) if dtype in PLAIN else Int8.fitted(sample)
+
+
+def restored(dtype: str, components: int | None, constants: dict[str, Tensor]) -> Codec:
+    """The codec of a store, from its constants."""
+    if components is not None:
+        inner = {k.removeprefix("inner."): v for k, v in constants.items() if k.startswith("inner.")}
+        return Pca(constants["mean"], constants["axes"], restored(dtype, None, inner))
+    return Plain(PLAIN[dtype]) if dtype in PLAIN else Int8(constants["centre"], constants["spread"])
+
+
+def bytes_per_row(dtype: str, components: int | None, layers: int, features: int) -> int:
+    """Of one token (or view) in all layers."""
+    width = components or features
+    return layers * (width * {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}[dtype] + (2 if dtype == "int8" else 0))

@@ -1,0 +1,98 @@
+"""Where a store lies: a local folder, or any URL that fsspec knows. Files are whole or they are not there."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import fsspec  # type: ignore[import-untyped]
+
+from bertvision.errors import UserError
+
+
+class Place:
+    def __init__(self, url: str | Path) -> None:
+        self.url = str(url)
+        self.files, root = fsspec.url_to_fs(self.url)
+        self.is_local = "file" in self.files.protocol if isinstance(self.files.protocol, tuple) else False
+        self.root = str(Path(root)) if self.is_local else root.rstrip("/")
+        self._fetched: dict[str, Path] = {}
+
+    def __str__(self) -> str:
+        return self.url
+
+    def path(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    def exists(self, name: str = "") -> bool:
+        return bool(self.files.exists(self.path(name) if name else self.root))
+
+    def names(self) -> list[str]:
+        if not self.exists():
+            return []
+        self.files.invalidate_cache()
+        return sorted(Path(path).name for path in self.files.ls(self.root, detail=False))
+
+    def size(self, name: str) -> int:
+        return int(self.files.size(self.path(name)))
+
+    def make(self) -> None:
+        try:
+            self.files.makedirs(self.root, exist_ok=True)
+            if self.is_local and not os.access(self.root, os.W_OK):
+                raise PermissionError(13, "Permission denied")
+        except OSError as error:
+            raise UserError(f"'{self.url}' cannot be written: {error.strerror or error}.") from None
+
+    def write(self, name: str, fill: Callable[[Path], object]) -> None:
+        """Let `fill` write a local file, and give it its name when it is whole and on the disk."""
+        folder = self.root if self.is_local else None
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}.", suffix=".tmp", delete=False) as file:
+            aside = Path(file.name)
+        try:
+            fill(aside)
+            with aside.open("rb") as written:
+                os.fsync(written.fileno())
+            if self.is_local:
+                os.chmod(aside, 0o644)  # temporary files are for their owner only
+                os.replace(aside, self.path(name))
+            else:
+                self.files.put_file(str(aside), self.path(f".{name}.tmp"))
+                self.files.mv(self.path(f".{name}.tmp"), self.path(name))
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def write_json(self, name: str, value: Any) -> None:
+        text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+        self.write(name, lambda path: path.write_text(text, encoding="utf-8"))
+
+    def read_json(self, name: str) -> Any:
+        try:
+            return json.loads(self.files.cat_file(self.path(name)))
+        except (OSError, ValueError) as error:
+            raise UserError(f"'{self.path(name)}' cannot be read: {error}.") from None
+
+    def remove(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            self.files.rm_file(self.path(name))
+
+    def local(self, name: str) -> Path:
+        """The file on this machine: itself, or a copy that is fetched once."""
+        if self.is_local:
+            return Path(self.path(name))
+        if name not in self._fetched:
+            label = hashlib.sha256(self.url.encode()).hexdigest()[:16]
+            folder = Path(tempfile.gettempdir()) / "bertvision-stores" / label
+            folder.mkdir(parents=True, exist_ok=True)
+            self.files.get_file(self.path(name), str(folder / name))
+            self._fetched[name] = folder / name
+        return self._fetched[name]
+
+
+def digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

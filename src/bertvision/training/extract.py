@@ -1,0 +1,365 @@
+"""`extract`: one clean pass of an encoder over a task's texts, kept in a store."""
+
+import importlib.metadata
+import shlex
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertvision.backbones import encoder as backbone_family
+from bertvision.backbones.encoder import Encoder
+from bertvision.errors import Interrupted, UserError
+from bertvision.heads.base import Shape
+from bertvision.options import FitOptions, flag, one_of
+from bertvision.progress import Progress
+from bertvision.runs import open_run
+from bertvision.states import joined, pool, pooling_weights, views_of
+from bertvision.stores.codec import DTYPES, Codec
+from bertvision.stores.format import TOKENS, Header, Shard, plan
+from bertvision.stores.place import Place
+from bertvision.stores.reader import Store, open_store
+from bertvision.stores.writer import Writer, finite
+from bertvision.training.batches import by_length
+from bertvision.training.interrupts import Interrupts
+from bertvision.training.provenance import tokenizer_digest, weights_digest
+from bertvision.training.setting import HELD_OUT, Setting, prepare
+from bertvision.types import Questions, Windows
+
+BATCH_SIZE = 32
+SAMPLE_ROWS = 4096  # tokens or views on which a codec finds its constants
+SHARD_MEGABYTES, SHARD_UNIT = 128, 10**6  # bytes in a megabyte; less in tests
+# Options that decide what is stored; where the files lie does not.
+DECIDING = (
+    *("task", "text", "text_pair", "label", "kind", "strict"),
+    *("max_length", "stride", "limit", "dev_limit", "pairs"),
+)
+
+
+@dataclass(frozen=True)
+class ExtractOptions:
+    """What to keep of the states, and where."""
+
+    out: str
+    split: str = "train,dev"
+    dtype: str = "fp16"
+    views: str = "auto"
+    layers: str | None = None
+    pca: int | None = None
+    shard: str = "1/1"
+    shard_size: int = SHARD_MEGABYTES
+    order: int = 0
+    repair: bool = False
+
+    def __post_init__(self) -> None:
+        one_of("--dtype", self.dtype, DTYPES)
+        if self.shard_size < 1:
+            raise UserError(f"--shard-size {self.shard_size} must be at least 1 (megabyte).")
+        self.part()
+
+    def part(self) -> tuple[int, int]:
+        number, _, of = self.shard.partition("/")
+        if not (number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
+            raise UserError(f"--shard '{self.shard}' is not i/n, such as 1/4 (the first of four parts).")
+        return int(number) - 1, int(of)
+
+
+def extract(source: str, fit: FitOptions, options: ExtractOptions, progress: Progress) -> Store | None:
+    """Write a store, or what is missing of it. None: other parts are not finished yet."""
+    place, command = Place(options.out), command_of(source, fit, options)
+    encoder, fit, origin = source_of(source, fit)
+    fit = replace(fit, pairs="joint" if fit.pairs == "auto" else fit.pairs)
+    setting = prepare(replace(fit, heads="none"), progress, encoder)
+    splits = splits_of(setting, options.split)
+    header = header_of(setting, options, origin, splits)
+    shards = [shard for split in splits for shard in plan(split, setting.encoded[split].together.lengths, header)]
+    where = {"encoder": origin["where"], "data": fit.data, "train": fit.train, "dev": fit.dev}
+    place.make()
+    writer = Writer(place, header, shards, command, where)
+    part, of = options.part()
+    reading = Reading(setting, header)
+    with Interrupts() as interrupts, writer.alone(part, of):
+        progress.guard = interrupts.check
+        codec = writer.open(lambda: reading.sample(shards[0]))
+        for split in splits:
+            _describe(writer, setting, split, [shard for shard in shards if shard.split == split])
+        missing = writer.missing(part, of, options.repair)
+        writer.check_room(missing)
+        size, total = sum(s.bytes for s in missing), sum(s.bytes for s in shards)
+        progress.say(f"{place}: {total / 1e9:.2f} GB in {len(shards)} shards, {size / 1e9:.2f} GB of it to write now")
+        with progress.bar("extract", sum(len(shard.windows) for shard in missing)) as bar:
+            try:
+                for shard in missing:
+                    writer.write(shard, reading.shard(shard, codec, bar.tick))
+            except KeyboardInterrupt:
+                raise Interrupted(f"Interrupted. What is written is kept; go on with: {command}") from None
+        done = writer.finish()
+    return open_store(options.out) if done else None
+
+
+def command_of(source: str, fit: FitOptions, options: ExtractOptions) -> str:
+    """The command line that writes this store, whole: what goes on with it, and what mends it."""
+    words = ["bertvision", "extract", source, fit.task]
+    for given, plain, names in (
+        (fit, FitOptions(), (*DECIDING[1:], "data", "train", "dev")),
+        (options, ExtractOptions(options.out), ("split", "dtype", "views", "layers", "pca", "shard_size", "order")),
+    ):
+        for name in names:
+            value = getattr(given, name)
+            if value != getattr(plain, name):
+                words += [flag(name)] + ([] if value is True else [str(value)])
+    return shlex.join([*words, "--out", options.out])
+
+
+def source_of(source: str, fit: FitOptions) -> tuple[Encoder | None, FitOptions, dict[str, Any]]:
+    """The encoder of `RUN[@MARK]` with its own output layer, or None for the name of a backbone."""
+    name = source.rpartition("@")[0] if "@" in source else source
+    if not (Path(name) / "run.json").exists():
+        return None, replace(fit, backbone=source), {"where": source, "mark": None}
+    run, mark = open_run(source)
+    info, given = run.info, FitOptions(**run.info["options"])
+    shape, folder = Shape(**info["shape"]), run.mark_folder(mark) / "encoder"
+    if fit.task != given.task:
+        raise UserError(f"'{source}' was fitted on {given.task}, so its states are of that task, not of {fit.task}.")
+    defaults = FitOptions()
+    left_open = [n for n in (*DECIDING, "data", "train", "dev") if getattr(fit, n) == getattr(defaults, n)]
+    kept = {name: getattr(given, name) for name in left_open}
+    encoder = backbone_family.load(str(folder), shape.outputs, 0, span=shape.span, pooled=shape.pooled)
+    origin = {"where": str(folder.absolute()), "mark": mark, "origin_sha256": info["weights_sha256"]}
+    return encoder, replace(fit, backbone=given.backbone, **kept), origin
+
+
+def splits_of(setting: Setting, asked: str) -> list[str]:
+    """`train` is what heads learn from and what is held out of it; `dev` is every dev split."""
+    found: list[str] = []
+    for name in asked.split(","):
+        if name == "train":
+            found += ["train", HELD_OUT]
+        elif name == "dev":
+            found += [split for split in setting.parts if split not in ("train", HELD_OUT)]
+        else:
+            raise UserError(f"--split '{name}' is none of: train, dev.")
+    return found
+
+
+def header_of(setting: Setting, options: ExtractOptions, origin: dict[str, Any], splits: list[str]) -> Header:
+    encoder, dataset = setting.encoder, setting.dataset
+    weights = weights_digest(encoder)
+    layers = _layers(options.layers, encoder.layers)
+    if options.pca is not None and not 0 < options.pca < encoder.features:
+        raise UserError(f"--pca {options.pca} must be at least 1 and below the encoder's {encoder.features} features.")
+    return Header(
+        source={
+            "backbone": Path(setting.options.backbone).name,
+            "mark": origin["mark"],
+            "weights_sha256": weights,
+            "origin_sha256": origin.get("origin_sha256", weights),
+            "tokenizer_sha256": tokenizer_digest(encoder),
+        },
+        task={
+            "name": dataset.task,
+            "kind": dataset.kind,
+            "labels": list(dataset.labels),
+            "metrics": list(dataset.metrics),
+            "roles": dataset.roles,
+            "scale": asdict(setting.scale),
+            "outputs": dataset.outputs,
+            "pairs": setting.shape.pairs,
+            "windowed": dataset.train.questions is not None,
+        },
+        options={name: getattr(setting.options, name) for name in DECIDING},
+        data={
+            split: {
+                "examples": len(setting.parts[split]),
+                "windows": len(setting.encoded[split]),
+                "sha256": setting.parts[split].digest(),
+            }
+            for split in splits
+        },
+        layers=layers,
+        features=encoder.features,
+        views=_views(options.views, setting),
+        dtype=options.dtype,
+        components=options.pca,
+        pooled=setting.shape.pooled,
+        seed=options.order,
+        shard_bytes=options.shard_size * SHARD_UNIT,
+        versions={name: importlib.metadata.version(name) for name in ("torch", "transformers", "tokenizers")},
+    )
+
+
+def _layers(asked: str | None, count: int) -> list[int]:
+    from bertvision.heads.variants import OPTIONS
+
+    if asked is None:
+        return list(range(count))
+    try:
+        found = list(OPTIONS["layers"](asked))
+    except ValueError:
+        raise UserError(f"--layers '{asked}' is not a list such as 0-3+6.") from None
+    if found[-1] >= count:
+        raise UserError(f"--layers '{asked}': the encoder's layers are 0 (embeddings) to {count - 1}.")
+    return found
+
+
+def _views(asked: str, setting: Setting) -> list[str]:
+    """`auto`: tokens where the answer is one, else every pooled view."""
+    known = views_of(setting.shape.pairs)
+    if asked == "auto":
+        return list(TOKENS if setting.shape.span else known)
+    if asked == "tokens":
+        if setting.options.pairs == "separate":
+            raise UserError("--views tokens: texts of a pair that are read separately are kept as pooled views only.")
+        return list(TOKENS)
+    found = asked.split(",")
+    for view in found:
+        if setting.shape.span or view not in known:
+            wanted = "tokens" if setting.shape.span else f"tokens, or of {', '.join(known)}"
+            raise UserError(f"--views '{view}': this task's states are kept as {wanted}.")
+    return found
+
+
+class Reading:
+    """The encoder's pass over the windows of a shard."""
+
+    def __init__(self, setting: Setting, header: Header) -> None:
+        self.setting, self.header, self.encoder = setting, header, setting.encoder
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.encoder.to(device).eval()
+        self.separate = setting.options.pairs == "separate" and setting.encoded["train"].alone is not None
+
+    def sample(self, shard: Shard) -> Tensor:
+        """States (N, L, D) of the first windows of the store, for the codec."""
+        lengths = self.setting.encoded[shard.split].together.lengths[shard.windows]
+        enough = 1 + int(np.searchsorted(np.cumsum(self.header.rows_of(lengths)), SAMPLE_ROWS))
+        few = replace(shard, windows=shard.windows[:enough])
+        found: list[Tensor] = []
+        self._read(few, lambda states, *_: found.append(states), lambda windows: None)
+        return torch.cat(found)
+
+    def shard(self, shard: Shard, codec: Codec, tick: Callable[[int], object]) -> dict[str, Tensor]:
+        """Its tensors, windows in the order of the plan."""
+        windows = self.setting.encoded[shard.split].together
+        lengths = self.header.rows_of(windows.lengths[shard.windows])
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        made: dict[str, Tensor] = {}
+
+        def room(name: str, like: Tensor, count: int) -> Tensor:
+            if name not in made:
+                made[name] = torch.zeros(count, *like.shape[1:], dtype=like.dtype)
+            return made[name]
+
+        def put(
+            states: Tensor, places: np.ndarray, segments: Tensor, logits: Tensor | None, pooled: Tensor | None
+        ) -> None:
+            rows = np.concatenate([np.arange(offsets[place], offsets[place + 1]) for place in places])
+            per_row = codec.encode(states)
+            if self.header.tokens:
+                per_row["segments"] = segments
+                if self.header.span and logits is not None:
+                    per_row["logits"] = logits
+            index = torch.from_numpy(rows)
+            for name, values in per_row.items():
+                room(name, values, int(offsets[-1]))[index] = values
+            for name, whole in (("logits", None if self.header.span else logits), ("pooled", pooled)):
+                if whole is not None:
+                    room(name, whole, len(shard.windows))[torch.from_numpy(places)] = whole
+
+        self._read(shard, put, tick)
+        return made
+
+    @torch.inference_mode()
+    def _read(self, shard: Shard, use: Callable[..., object], tick: Callable[[int], object]) -> None:
+        """Give `use` the states (N, L, D) of one batch after the other, and where in the shard they belong."""
+        encoded, evaluated = self.setting.encoded[shard.split], shard.split != "train"
+        for places in by_length(encoded.together.lengths[shard.windows], BATCH_SIZE):
+            rows = shard.windows[places]
+            segments = torch.zeros(0)
+            if self.header.tokens:
+                batch = self.encoder.batch(encoded.together, rows)
+                logits, layers, pooled = self.encoder(batch.inputs)
+                mask = batch.mask.bool()
+                states = torch.stack([layers[i][mask] for i in self.header.layers], 1).float()
+                segments = batch.segments[mask].to(torch.int8).cpu()
+                logits = logits[mask] if self.header.span else logits
+            elif self.separate:
+                assert encoded.alone is not None
+                (one, _, pooled), (other, _, second) = (self._views(windows, rows, False) for windows in encoded.alone)
+                states, logits = self._chosen(joined(one, other)), None
+                pooled = (pooled + second) / 2 if pooled is not None and second is not None else None
+                if evaluated:  # what the encoder itself says, it says of both texts together
+                    logits = self._views(encoded.together, rows, True)[1]
+            else:
+                views, logits, pooled = self._views(encoded.together, rows, self.setting.shape.pairs)
+                states = self._chosen(views)
+            finite(states, lambda rows=rows: self._text(shard.split, rows))  # type: ignore[misc]
+            use(
+                states.cpu(),
+                places,
+                segments,
+                logits.float().cpu() if evaluated and logits is not None else None,
+                pooled.float().cpu() if self.header.pooled and pooled is not None else None,
+            )
+            tick(len(rows))
+
+    def _views(self, windows: Windows, rows: np.ndarray, pairs: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        batch = self.encoder.batch(windows, rows)
+        logits, layers, pooled = self.encoder(batch.inputs)
+        return pool(layers, pooling_weights(batch.mask, batch.segments, pairs)).float(), logits, pooled
+
+    def _chosen(self, views: Tensor) -> Tensor:
+        """(B, L, V, D) of all views and layers -> (B * V, L, D) of those that are kept."""
+        known = views_of(self.setting.shape.pairs)
+        kept = [known.index(view) for view in self.header.views]
+        return views[:, self.header.layers][:, :, kept].transpose(1, 2).flatten(0, 1)
+
+    def _text(self, split: str, rows: np.ndarray) -> str:
+        example = int(self.setting.encoded[split].together.examples[rows[0]])
+        return repr(self.setting.parts[split].texts[example][:60])
+
+
+def _describe(writer: Writer, setting: Setting, split: str, shards: list[Shard]) -> None:
+    """The tables beside the shards: a row per window and, where answers are scored, what scoring needs."""
+    part, windows = setting.parts[split], setting.encoded[split].together
+    order = np.concatenate([shard.windows for shard in shards]) if shards else np.zeros(0, dtype=np.int64)
+    examples = windows.examples[order]
+    ids = part.questions.ids if part.questions is not None else [str(row) for row in range(len(part))]
+    assert part.targets is not None
+    columns: dict[str, Any] = {
+        "window": order,
+        "example": examples,
+        "id": [ids[i] for i in examples],
+        "length": windows.lengths[order],
+        "shard": np.repeat([shard.name for shard in shards], [len(shard.windows) for shard in shards]),
+    }
+    if setting.shape.span and windows.answers is not None:
+        columns |= {"start": windows.answers[order, 0], "end": windows.answers[order, 1]}
+    elif windows.answers is not None:
+        columns["target"] = (windows.answers[order, 0] > 0).astype(np.int64)
+    else:
+        columns["target"] = part.targets[examples]
+    writer.table(f"rows-{split}.parquet", columns)
+    if split == "train":
+        return
+    known: dict[str, Any] = {"id": ids, "target": part.targets}
+    if part.questions is not None:
+        known |= _questions(part.questions)
+        known |= {"question": part.texts, "context": part.pairs}
+    writer.table(f"examples-{split}.parquet", known)
+    flat = {"offsets": windows.offsets, "examples": windows.examples, "segments": windows.segments}
+    flat |= {name: value for name in ("characters", "answers") if (value := getattr(windows, name)) is not None}
+    writer.tensors(
+        f"windows-{split}.safetensors", {k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in flat.items()}
+    )
+
+
+def _questions(questions: Questions) -> dict[str, Any]:
+    return {
+        "article": questions.articles,
+        "answers": [[answer.text for answer in found] for found in questions.answers],
+        "starts": [[answer.start for answer in found] for found in questions.answers],
+    }

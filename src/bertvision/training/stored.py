@@ -1,0 +1,257 @@
+"""`train`: heads from a store alone. No backbone is loaded and no text is read."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+from torch import Tensor
+
+from bertvision import runs
+from bertvision.backbones.encoder import Encoder
+from bertvision.ensembling import Outputs
+from bertvision.errors import Interrupted, UserError
+from bertvision.heads.base import Batches, Head, Shape
+from bertvision.heads.variants import expand, parse
+from bertvision.kinds import KINDS, Scale, confined
+from bertvision.options import FitOptions
+from bertvision.progress import Progress
+from bertvision.runs import Run
+from bertvision.states import TOKENS, HiddenStates, Sequences, places_of, pool, pooling_weights, views_of
+from bertvision.stores.reader import Batch, Store
+from bertvision.tasks.sampling import ranks
+from bertvision.training import marks, provenance
+from bertvision.training.checkpoints import save_mark
+from bertvision.training.collect import Encoded
+from bertvision.training.fit import write_predictions
+from bertvision.training.heads import HeadTrainer, build
+from bertvision.training.interrupts import Interrupts
+from bertvision.training.judging import judge_of
+from bertvision.training.polish import SOLVE_ROWS, solve_all
+from bertvision.training.setting import HELD_OUT, POLISH, SPAN_POLISH, Setting
+from bertvision.types import Answer, Dataset, Examples, Questions, Windows
+
+BATCH_SIZE, TOKEN_BATCH_SIZE = 32, 16
+ANSWER_ROWS = 64
+
+
+def train(store: Store, options: FitOptions, progress: Progress) -> Run:
+    """One run from a store; `options` say what is trained and how, the store says on what."""
+    started = time.perf_counter()
+    for split in ("train", HELD_OUT):
+        if split not in store.header.data:
+            raise UserError(f"The store '{store.place}' has no training examples: extract it with --split train,dev.")
+    setting = setting_of(store, options, progress)
+    if not setting.names:
+        raise UserError("--heads: there is nothing to train.")
+    heads = fed(build(setting.names, setting.shape, options.seed), store, progress)
+    mark = store.header.source["mark"] or "0"
+    path = Path(options.out) if options.out else runs.default_name(setting.dataset.task, f"{store.place}", False)
+    runs.check(path, False)
+    info = _describe(setting, store, heads)
+    run = runs.start(path, False)
+    try:
+        with Interrupts() as interrupts:
+            progress.guard = interrupts.check
+            made = marks.Report({split: {} for split in setting.evaluated})
+            made.seconds = learn(setting, store, heads)
+            made.heads = heads
+            made.pairs = dict.fromkeys(heads, "separate" if store.header.options["pairs"] == "separate" else "joint")
+            for split in setting.evaluated:
+                made.outputs[split] = answer(setting, store.only(split), heads, split)
+            marks.conclude(setting, made)
+            entry = {"epoch": mark, "step": 0, "seconds": time.perf_counter() - started, "costs": made.seconds}
+            entry |= marks.entry(setting, made)
+            save_mark(run, mark, None, made.heads, made.pairs, made.ensembles)
+            write_predictions(run.predictions_file(mark), setting, made)
+    except KeyboardInterrupt:
+        shutil.rmtree(run.path)
+        raise Interrupted("Interrupted; nothing was kept.") from None
+    except BaseException:
+        shutil.rmtree(run.path, ignore_errors=True)
+        raise
+    selected = {"model": entry["selected"], "mark": mark}
+    runs.write_json(
+        run.path / "scores.json",
+        {"task": setting.dataset.task, "metric": setting.metric, "marks": [entry], "selected": selected},
+    )
+    info["costs"] = provenance.costs(time.perf_counter() - started, made.seconds, run)
+    runs.write_json(run.path / "run.json", info)
+    return runs.finish(run, path)
+
+
+def setting_of(store: Store, options: FitOptions, progress: Progress) -> Setting:
+    """What a run works with, from what the store knows."""
+    header, where = store.header, store.manifest["where"]
+    task, span = header.task, header.span
+    options = replace(options, **header.options, **{name: where[name] for name in ("data", "train", "dev")})
+    options = replace(options, polish=options.polish or (SPAN_POLISH if span else POLISH))
+    shape = Shape(store.layers, store.features, task["outputs"], task["pairs"], header.pooled and not span, span)
+    names = expand(options.heads, shape)
+    parts, encoded = {}, {}
+    for split in (name for name in header.data if name != "train"):
+        parts[split] = _examples(store, split)
+        encoded[split] = Encoded(_windows(store, split))
+    nothing = Examples([], None, None)
+    dataset = Dataset(
+        task["name"], task["kind"], tuple(task["labels"]), tuple(task["metrics"]), nothing, {}, task["roles"]
+    )
+    judges = {split: judge_of(task["kind"], parts[split], encoded[split].together, options) for split in encoded}
+    sizes = ", ".join(f"{entry['examples']} {name.replace('_', '-')}" for name, entry in header.data.items())
+    progress.say(f"{dataset.task}, from {store.place}: {sizes}; {len(names)} heads")
+    nobody = cast(Encoder, None)  # there is none, and nothing here asks for it
+    return Setting(options, progress, dataset, parts, encoded, nobody, shape, Scale(**task["scale"]), names, judges)
+
+
+def fed(heads: dict[str, Head], store: Store, progress: Progress) -> dict[str, Head]:
+    """The heads whose food is in the store."""
+    header = store.header
+    left, out = {}, []
+    for name, head in heads.items():
+        needed = {"difference": "first", "product": "second"}
+        wanted = {needed.get(view, view) for view in head.views} | ({"first"} if head.cosines else set())
+        lacks = not header.tokens and not wanted <= set(header.views)
+        if head.borrows or (head.sequences and not header.tokens) or (lacks and not head.sequences):
+            out.append(name)
+        else:
+            left[name] = head
+    if out:
+        progress.say(f"left out, as the store lacks their views, tokens or the encoder's layers: {', '.join(out)}")
+    if not left:
+        raise UserError(f"--heads: '{store.place}' ({', '.join(header.views)}) has not what {', '.join(out)} read.")
+    return left
+
+
+def states_of(batch: Batch, store: Store) -> HiddenStates:
+    """A batch of the store as heads read it."""
+    header = store.header
+    if not header.tokens:
+        return HiddenStates(batch.hidden, tuple(header.views), batch.pooled)
+    assert batch.segments is not None
+    if header.span:
+        return HiddenStates(batch.hidden, TOKENS, None, batch.mask, places_of(batch.segments))
+    layers = batch.hidden.unbind(1)
+    weights = pooling_weights(batch.mask.long(), batch.segments, header.task["pairs"])
+    whole = Sequences(dict(enumerate(layers)), batch.mask, batch.segments)
+    return HiddenStates(pool(layers, weights), views_of(header.task["pairs"]), batch.pooled, sequences=whole)
+
+
+def learn(setting: Setting, store: Store, heads: dict[str, Head]) -> dict[str, float]:
+    """Train heads in place; returns the seconds spent in training and those spent waiting for the store."""
+    part, options, kind = store.only("train"), setting.options, setting.dataset.kind
+    place = _ranks(setting, part)
+    scale = setting.scale
+
+    def batches(size: int, seed: int | None) -> Iterator[tuple[HiddenStates, Tensor, Tensor | None]]:
+        for batch in part.batches(size, seed, check=True):
+            targets = scale.shrink(batch.targets.numpy()) if kind == "score" else batch.targets
+            yield states_of(batch, store), targets, place[batch.rows] if place is not None else None
+
+    def shown(share: float) -> Batches:
+        def few() -> Iterator[tuple[HiddenStates, Tensor]]:
+            for states, targets, rank in batches(SOLVE_ROWS, None):
+                rows = torch.arange(len(states)) if rank is None else torch.nonzero(rank < share).flatten()
+                if len(rows):
+                    yield states.take(rows), targets[rows]
+
+        return few
+
+    solve_all({name: head for name, head in heads.items() if head.solved}, shown, kind)
+    trainer = HeadTrainer({n: h for n, h in heads.items() if h.trained}, kind, lr=options.head_lr, seed=options.seed)
+    seconds = {"train": 0.0, "wait": 0.0}
+    if not trainer.heads or not options.polish:
+        return seconds
+    size = TOKEN_BATCH_SIZE if store.header.tokens else BATCH_SIZE
+    seeds = [int(np.random.default_rng([options.seed, epoch]).integers(2**31)) for epoch in range(options.polish)]
+    steps, done = sum(len(part.order(size, seed)) for seed in seeds), 0
+    with setting.progress.bar("train", steps) as bar:
+        for seed in seeds:
+            before = time.perf_counter()
+            for states, targets, rank in batches(size, seed):
+                seconds["wait"] += time.perf_counter() - before
+                before = time.perf_counter()
+                trainer.accumulate(states, targets, ranks=rank)
+                trainer.step(1 - done / steps)
+                done += 1
+                bar.tick(1)
+                seconds["train"] += time.perf_counter() - before
+                before = time.perf_counter()
+    share = seconds["wait"] / max(sum(seconds.values()), 1e-9)
+    setting.progress.say(f"trained for {sum(seconds.values()):.0f} s, {share:.1%} of it waiting for the store")
+    return seconds
+
+
+def _ranks(setting: Setting, part: Store) -> Tensor | None:
+    if all(parse(name).data == 1 for name in setting.names):
+        return None
+    known = part.rows
+    _, first, inverse = np.unique(known.example, return_index=True, return_inverse=True)
+    targets = known.targets[first] if known.targets.ndim == 1 else (known.targets[first, 0] > 0).astype(np.int64)
+    return torch.from_numpy(ranks(Examples([known.id[i] for i in first], None, targets))[inverse])
+
+
+@torch.inference_mode()
+def answer(setting: Setting, part: Store, heads: dict[str, Head], split: str) -> Outputs:
+    """Predictions of the encoder (its own logits are in the store) and of heads, windows in their original order."""
+    windows, shape, kind = setting.encoded[split].together, setting.shape, KINDS[setting.dataset.kind]
+    size = (int(windows.offsets[-1]), 2) if shape.span else (len(windows), shape.outputs)
+    found = {name: np.empty(size, np.float32 if shape.span else np.float64) for name in ("encoder", *heads)}
+    for head in heads.values():
+        head.eval()
+    with setting.progress.bar(f"answers ({split})", len(part)) as bar:
+        for batch in part.batches(ANSWER_ROWS):
+            states = states_of(batch, part)
+            assert batch.logits is not None
+            answers = {"encoder": confined(batch.logits, states.places)}
+            answers |= {name: head(states) for name, head in heads.items()}
+            places = rows = part.rows.window[batch.rows]
+            if shape.span:
+                places = np.concatenate([np.arange(windows.offsets[i], windows.offsets[i + 1]) for i in rows])
+            for name, values in answers.items():
+                given = kind.outputs(values, setting.scale)
+                found[name][places] = (given[batch.mask] if shape.span else given).numpy()
+            bar.tick(len(rows))
+    return found
+
+
+def _examples(store: Store, split: str) -> Examples:
+    table = store.examples(split)
+    known = {name: table[name].to_pylist() for name in table.column_names if name != "target"}
+    targets = table["target"].to_numpy()
+    if "answers" not in known:
+        return Examples(known["id"], None, targets)
+    answers = [
+        tuple(Answer(text, start) for text, start in zip(texts, starts, strict=True))
+        for texts, starts in zip(known["answers"], known["starts"], strict=True)
+    ]
+    return Examples(known["question"], known["context"], targets, Questions(known["id"], known["article"], answers))
+
+
+def _windows(store: Store, split: str) -> Windows:
+    flat = load_file(store.place.local(f"windows-{split}.safetensors"))
+    nothing = np.zeros(0, dtype=np.int32)  # tokens are for encoders
+    return Windows(tokens=nothing, types=nothing, truncated=0, **flat)
+
+
+def _describe(setting: Setting, store: Store, heads: dict[str, Head]) -> dict[str, Any]:
+    header = store.header
+    data = {name: {"examples": part["examples"], "sha256": part["sha256"]} for name, part in header.data.items()}
+    kept = {
+        "place": str(store.place),
+        "source": header.source,
+        "encoder": store.manifest["where"]["encoder"],
+        "layers": header.layers,
+        "dtype": header.dtype,
+    }
+    return provenance.about(setting, heads) | {
+        "windowed": header.task["windowed"],
+        "data": data,
+        "weights_sha256": header.source["origin_sha256"],
+        "tokenizer_sha256": header.source["tokenizer_sha256"],
+        "store": kept,
+    }

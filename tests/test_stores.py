@@ -1,0 +1,394 @@
+"""Stores: what is written is what the encoder said, whole whatever happens, and enough to train on."""
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.conftest import Command, sentences, write_csv
+
+import bertvision
+from bertvision.backbones import encoder as backbones
+from bertvision.errors import UserError
+from bertvision.stores.codec import Int8, codec, restored
+from bertvision.stores.place import Place
+from bertvision.stores.reader import Store
+from bertvision.training import extract as extraction
+
+INVENTED = {"limit": 40, "dev_limit": 20}
+
+
+def extracted(table: Path, out: Path | str, **options: Any) -> Store:
+    options = {"dtype": "fp32", "quiet": True} | options
+    store = bertvision.extract("tiny", "table", train=str(table), out=out, **options)
+    assert store is not None
+    return store
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def windows_of(store: Store, **how: Any) -> dict[tuple[str, str], torch.Tensor]:
+    """(split, id) -> states (L, T, D) without padding."""
+    found = {}
+    for batch in store.batches(7, **how):
+        for i, name in enumerate(batch.ids):
+            assert (batch.hidden[i][:, ~batch.mask[i]] == 0).all()
+            found[store.rows.split[batch.rows[i]], name] = batch.hidden[i][:, batch.mask[i]]
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16", "int8"])
+@pytest.mark.parametrize("components", [None, 6])
+def test_codecs_keep_outliers_and_their_neighbours(dtype: str, components: int | None) -> None:
+    draw = torch.Generator().manual_seed(0)
+    basis = torch.randn(3, 5, 16, generator=draw)
+    states = torch.einsum("nlc,lcd->nld", torch.randn(200, 3, 5, generator=draw), basis)
+    states[..., 3] += 90  # a feature that is large in every token, as encoders have them
+    states[7] *= 4  # and a token that is large as a whole
+    made = codec(dtype, components, states)
+    again = restored(dtype, components, made.constants).decode(made.encode(states))
+    allowed = {"fp32": 1e-4, "fp16": 1e-3, "bf16": 1e-2, "int8": 1e-2}[dtype]
+    others = [0, 1, 2, *range(4, 16)]
+    assert (again - states)[..., others].abs().mean() < allowed * states[..., others].abs().mean()
+    assert (again - states)[..., 3].abs().mean() < allowed * states[..., 3].abs().mean()
+
+
+def test_int8_scales_beat_one_scale_per_row_or_per_feature() -> None:
+    draw = torch.Generator().manual_seed(0)
+    states = torch.randn(500, 2, 32, generator=draw) * torch.logspace(-1, 2, 32)
+    states[::50] *= 6
+
+    def error(found: torch.Tensor) -> float:
+        return float((((found - states) / states.std(0)) ** 2).mean())
+
+    ours = Int8.fitted(states[:200])
+    row = states.abs().amax(-1, keepdim=True) / 127
+    feature = states[:200].abs().amax(0) / 127
+    both = [(states / scale).round().clamp(-127, 127) * scale for scale in (row, feature)]
+    assert error(ours.decode(ours.encode(states))) < min(error(found) for found in both)
+
+
+def test_a_store_holds_what_the_encoder_says(table: Path, tmp_path: Path) -> None:
+    store = extracted(table, tmp_path / "store", views="tokens", layers="0+2-3")
+    assert len(store) == 120
+    texts = dict(zip(range(120), [text for text, _ in sentences(120)], strict=True))
+    encoder = backbones.load("tiny", 2, 0).eval()
+    found = windows_of(store, seed=3)
+    assert len(found) == 120
+    from bertvision.options import FitOptions
+    from bertvision.tasks import load
+    from bertvision.training.setting import parts_of
+    from bertvision.types import Examples
+
+    options = FitOptions(task="table", train=str(table))
+    for split, part in parts_of(load(options), options).items():
+        for row in (0, len(part) - 1):
+            assert part.texts[row] in texts.values()
+            windows = encoder.encode(Examples([part.texts[row]], None, None), 256)
+            with torch.no_grad():
+                layers = encoder(encoder.batch(windows, np.array([0])).inputs)[1]
+            expected = torch.stack([layers[i][0] for i in (0, 2, 3)])
+            assert torch.allclose(found[split, str(row)], expected, atol=1e-5)
+
+
+def test_batches_depend_on_the_seed_alone_and_can_be_resumed(table: Path, tmp_path: Path) -> None:
+    store = extracted(table, tmp_path / "store", views="tokens", shard_size=1, order=5)
+    first = [batch.ids for batch in store.batches(8, seed=1)]
+    assert first == [batch.ids for batch in store.batches(8, seed=1)]
+    assert first != [batch.ids for batch in store.batches(8, seed=2)]
+    assert first[4:] == [batch.ids for batch in store.batches(8, seed=1, start=4)]
+    assert sum(map(len, first)) == len(store) == 120
+    batch = next(store.batches(8))
+    assert batch.hidden.shape == (8, 4, batch.mask.shape[1], 32)
+    assert batch.hidden.dtype == torch.float32
+    assert batch.pooled is not None
+    assert batch.pooled.shape == (8, 32)
+    train = store.only("train")
+    assert sum(len(batch.ids) for batch in train.batches(8)) == len(train)
+    with pytest.raises(UserError, match="has no test: it has train, held_out, dev"):
+        store.only("test")
+
+
+def test_abandoned_batches_leave_no_thread(table: Path, tmp_path: Path) -> None:
+    import threading
+
+    before = threading.active_count()
+    reading = extracted(table, tmp_path / "store").batches(2)
+    next(reading)
+    reading.close()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("options", [{}, {"layers": "1-3"}, {"views": "tokens"}, {"views": "tokens", "layers": "2+3"}])
+def test_a_run_from_a_store_answers_texts_as_it_answered_the_store(
+    options: dict[str, Any], table: Path, tmp_path: Path
+) -> None:
+    extracted(table, tmp_path / "store", **options)
+    run = bertvision.train(
+        tmp_path / "store", heads="adapter-64-views,closed-form", epochs=2, out=tmp_path / "run", quiet=True
+    )
+    kept = run.scores["marks"][0]
+    again = bertvision.evaluate(tmp_path / "run")
+    for name, found in kept["dev"].items():
+        assert again["dev"][name]["accuracy"] == pytest.approx(found["accuracy"]), name
+    assert run.info["store"]["source"]["weights_sha256"] == run.info["weights_sha256"]
+    assert kept["dev"]["closed-form"]["accuracy"]["value"] > 0.9
+
+
+def test_pairs_read_separately_and_scores_are_stored_too(pair_table: Path, tmp_path: Path) -> None:
+    for pairs in ("joint", "separate"):
+        store = bertvision.extract(
+            "tiny", "table", train=str(pair_table), text="one", text_pair="two", pairs=pairs, dtype="fp32",
+            out=tmp_path / pairs, quiet=True,
+        )  # fmt: skip
+        assert store is not None
+        run = bertvision.train(
+            tmp_path / pairs, heads="cosines,learned-pooling-views", out=tmp_path / f"run-{pairs}", quiet=True
+        )
+        again = bertvision.evaluate(tmp_path / f"run-{pairs}")
+        for name, found in run.scores["marks"][0]["dev"].items():
+            assert again["dev"][name]["pearson"] == pytest.approx(found["pearson"], abs=1e-4), name
+
+
+def test_questions_from_a_fine_tuned_run_are_stored_trained_on_and_evaluated_across_marks(tmp_path: Path) -> None:
+    run = bertvision.fit(
+        "squad2-invented",
+        backbone="tiny",
+        heads="adapter-64",
+        marks="1/2,1",
+        out=tmp_path / "run",
+        quiet=True,
+        **INVENTED,
+    )
+    for mark in ("1/2", "1"):
+        store = bertvision.extract(
+            f"{run.path}@{mark}", "squad2-invented", out=tmp_path / mark.replace("/", "-"), dtype="fp32", quiet=True
+        )
+        assert store is not None
+        assert store.header.source["mark"] == mark
+    trained = bertvision.train(
+        tmp_path / "1-2", heads="adapter-64,adapter-64-ngram", out=tmp_path / "early", quiet=True
+    )
+    entry = trained.scores["marks"][0]
+    assert entry["epoch"] == "1/2"
+    # The encoder's own answers are in the store, and the same as in the run.
+    assert entry["dev"]["encoder"] == run.mark("1/2")["dev"]["encoder"]
+    from bertvision.evaluation import evaluate_on_store
+    from bertvision.progress import Progress
+
+    own = evaluate_on_store(tmp_path / "early", bertvision.open_store(tmp_path / "1-2"), False, Progress(quiet=True))
+    assert own["dev"]["adapter-64"] == entry["dev"]["adapter-64"]
+    later = evaluate_on_store(tmp_path / "early", bertvision.open_store(tmp_path / "1"), False, Progress(quiet=True))
+    assert later["store_mark"] == "1"
+    assert later["dev"]["encoder"] == run.mark("1")["dev"]["encoder"]
+    answers = bertvision.load(tmp_path / "early").predict(["Who built it?"], ["The red house was built by a dog."])
+    assert "alternatives" in answers[0]
+
+
+def test_parts_on_their_own_make_the_same_store(table: Path, tmp_path: Path) -> None:
+    whole, parts = tmp_path / "a" / "store", tmp_path / "b" / "store"
+    for folder in (whole.parent, parts.parent):
+        folder.mkdir()
+        shutil.copy(table, folder / "reviews.csv")
+    common = {"views": "tokens", "dtype": "int8", "shard_size": 1, "train": "reviews.csv", "quiet": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(extraction, "SHARD_UNIT", 20_000)
+        patch.chdir(whole.parent)
+        assert bertvision.extract("tiny", "table", out="store", **common) is not None
+        patch.chdir(parts.parent)
+        assert bertvision.extract("tiny", "table", out="store", shard="2/3", **common) is None
+        with pytest.raises(
+            UserError, match=r"unfinished: \d+ of \d+ shards. Go on with: bertvision extract tiny table"
+        ):
+            bertvision.open_store("store")
+        assert bertvision.extract("tiny", "table", out="store", shard="1/3", **common) is None
+        assert bertvision.extract("tiny", "table", out="store", shard="3/3", **common) is not None
+    assert digests(whole) == digests(parts)
+    assert len(list(whole.glob("train-*.safetensors"))) > 5
+
+
+def test_killed_at_any_moment_the_same_command_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    write_csv(tmp_path / "reviews.csv", ("text", "label"), sentences(400))
+    line = [sys.executable, "-c", "import bertvision.training.extract as e; e.SHARD_UNIT = 20_000\n"
+            "from bertvision.cli import main; main()",
+            "extract", "tiny", "table", "--train", "reviews.csv", "--views", "tokens", "--dtype", "int8",
+            "--shard-size", "1", "--out", "store"]  # fmt: skip
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        shutil.copy(tmp_path / "reviews.csv", tmp_path / name)
+    started = time.perf_counter()
+    subprocess.run(line, cwd=tmp_path / "whole", check=True, capture_output=True)
+    seconds = time.perf_counter() - started
+    draw, kills = random.Random(0), 0
+    for _ in range(6):
+        process = subprocess.Popen(line, cwd=tmp_path / "killed", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            process.wait(draw.uniform(0.5, 1.0) * seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+    subprocess.run(line, cwd=tmp_path / "killed", check=True, capture_output=True)
+    assert kills
+    assert digests(tmp_path / "whole" / "store") == digests(tmp_path / "killed" / "store")
+
+
+def test_damage_is_named_with_the_command_that_mends_it(table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "store"
+    extracted(table, out)
+    before, shard = digests(out), out / "train-00000.safetensors"
+    whole = shard.read_bytes()
+    flipped = bytearray(whole)
+    flipped[-9] ^= 1
+    shard.write_bytes(flipped)
+    with pytest.raises(
+        UserError, match=r"damaged: train-00000.safetensors. This rewrites just that: bertvision extract"
+    ):
+        bertvision.train(out, heads="adapter-64", out=tmp_path / "run", quiet=True)
+    assert not list(tmp_path.glob("run*"))
+    extracted(table, out, repair=True)
+    assert digests(out) == before
+    for content in (whole[:1000], None):
+        shard.write_bytes(content) if content else shard.unlink()
+        with pytest.raises(UserError, match=r"missing or cut off: train-00000.safetensors"):
+            bertvision.open_store(out)
+        extracted(table, out)  # without --repair too: it is plain to see
+        assert digests(out) == before
+
+
+def test_what_cannot_be_right_is_refused(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "store"
+    extracted(table, out)
+    with pytest.raises(UserError, match=r"store of something else \(dtype: fp32 there, int8 now\)"):
+        extracted(table, out, dtype="int8")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").touch()
+    with pytest.raises(UserError, match="is not empty and not a store"):
+        extracted(table, tmp_path / "full")
+    with pytest.raises(UserError, match="is not a store"):
+        bertvision.open_store(tmp_path / "full")
+    with pytest.raises(UserError, match="There is no store"):
+        bertvision.open_store(tmp_path / "nowhere")
+    for bad, message in (
+        ({"dtype": "fp8"}, "--dtype 'fp8' is none of"),
+        ({"shard": "3/2"}, "--shard '3/2' is not i/n"),
+        ({"layers": "2-9"}, r"layers are 0 \(embeddings\) to 3"),
+        ({"layers": "top"}, "--layers 'top' is not a list"),
+        ({"views": "first"}, "--views 'first': this task's states are kept as tokens, or of cls, mean"),
+        ({"pca": 32}, "--pca 32 must be at least 1 and below"),
+        ({"split": "test"}, "--split 'test' is none of"),
+    ):
+        with pytest.raises(UserError, match=message):
+            extracted(table, tmp_path / "bad", **bad)
+        assert not (tmp_path / "bad").exists()
+    manifest = json.loads((out / "manifest.json").read_text())
+    manifest["header"]["schema"] = 99
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="has schema 99; this version of bertvision reads schema 1"):
+        bertvision.open_store(out)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 10, 0))  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match=r"GB are still to be written, the disk has 0.0 GB"):
+        extracted(table, tmp_path / "large")
+
+
+def test_states_that_are_not_finite_or_too_large_are_refused(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = backbones.load
+    for factor, dtype, message in (
+        (float("nan"), "fp32", "not finite, e.g. for '"),
+        (1e9, "fp16", "too large for fp16"),
+    ):
+
+        def broken(*names: Any, factor: float = factor, **how: Any) -> Any:
+            encoder = load(*names, **how)
+            encoder.model.base_model.embeddings.LayerNorm.bias.data += factor
+            return encoder
+
+        monkeypatch.setattr(backbones, "load", broken)
+        with pytest.raises(UserError, match=message):
+            extracted(table, tmp_path / dtype, dtype=dtype)
+        assert not list((tmp_path / dtype).glob("*-0*.safetensors"))
+
+
+def test_two_writers_of_one_part_and_a_full_disk(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bertvision.stores import writer
+
+    out, save = tmp_path / "store", writer.save_file
+
+    def second(tensors: Any, path: Path) -> None:
+        with pytest.raises(UserError, match="being written by another process"):
+            extracted(table, out)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(
+        writer,
+        "save_file",
+        lambda tensors, path: second(tensors, path) if "train" in str(path) else save(tensors, path),
+    )
+    with pytest.raises(UserError, match=r"disk is full .* What is written is kept; make room, then go on: bertvision"):
+        extracted(table, out)
+    assert not list(out.glob(".*tmp"))
+    monkeypatch.setattr(writer, "save_file", save)
+    assert len(extracted(table, out)) == 120
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_is_said(table: Path, tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(UserError, match="cannot be written"):
+        extracted(table, tmp_path / "locked" / "store")
+
+
+def test_a_store_may_lie_anywhere_that_fsspec_knows(table: Path, tmp_path: Path) -> None:
+    local, remote = extracted(table, tmp_path / "store"), extracted(table, "memory://bucket/store")
+    assert {name: entry["sha256"] for name, entry in local.manifest["files"].items()} == {
+        name: entry["sha256"] for name, entry in remote.manifest["files"].items()
+    }
+    run = bertvision.train("memory://bucket/store", heads="adapter-64", out=tmp_path / "run", quiet=True)
+    assert run.info["store"]["place"] == "memory://bucket/store"
+    Place("memory://bucket").files.rm("/bucket", recursive=True)
+
+
+def test_another_encoder_is_refused_unless_forced(table: Path, tmp_path: Path) -> None:
+    from bertvision.evaluation import evaluate_on_store
+    from bertvision.progress import Progress
+
+    run = bertvision.fit(
+        "table", train=str(table), backbone="tiny", heads="adapter-64", epochs=1, out=tmp_path / "run", quiet=True
+    )
+    other = backbones.load("tiny", 2, 0)
+    other.model.base_model.embeddings.word_embeddings.weight.data *= 2
+    other.save(tmp_path / "other")
+    bertvision.extract(
+        str(tmp_path / "other"), "table", train=str(table), dtype="fp32", out=tmp_path / "store", quiet=True
+    )
+    store = bertvision.open_store(tmp_path / "store")
+    with pytest.raises(UserError, match=r"states are of another encoder \(other\). --force tries it"):
+        evaluate_on_store(run.path, store, False, Progress(quiet=True))
+    evaluate_on_store(run.path, store, True, Progress(quiet=True))
+    assert "another encoder" in run.info["forced"][0]["although"][0]
+
+
+def test_converted_stores_hold_the_same_states(table: Path, tmp_path: Path, command: Command) -> None:
+    store = extracted(table, tmp_path / "store", views="tokens")
+    assert command("store", "convert", tmp_path / "store", "--dtype", "int8", "--out", tmp_path / "int8")[0] == 0
+    assert command("store", "verify", tmp_path / "int8")[0] == 0
+    before, after = windows_of(store), windows_of(bertvision.open_store(tmp_path / "int8"))
+    assert before.keys() == after.keys()
+    for key, states in before.items():
+        assert torch.allclose(states, after[key], atol=0.1), key
+    _, shown, _ = command("store", "info", tmp_path / "int8", "--json")
+    assert json.loads(shown)["states"] == "tokens of 4 layers, 32 features, int8"
