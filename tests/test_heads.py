@@ -15,6 +15,7 @@ from bertvision.heads.variants import expand
 from bertvision.states import PAIR_VIEWS, SINGLE_VIEWS, HiddenStates, Sequences, pool, pooling_weights
 from bertvision.training.heads import HeadTrainer, build, predict
 from bertvision.training.polish import polish
+from bertvision.training.sources import Collected
 
 SHAPES = [
     Shape(layers=4, features=16, outputs=outputs, pairs=pairs, pooled=pooled)
@@ -134,7 +135,7 @@ def test_a_label_hidden_in_one_layer_is_found(name: str) -> None:
     train, targets = planted(shape, layer, count=600, seed=0)
     test, truth = planted(shape, layer, count=200, seed=1)
     large = parameters(found[name]) > 1e6  # learns in fewer steps, each of which takes long
-    polish(found, train, targets, "class", epochs=2 if large else 30, lr=1e-3 if large else 5e-3, seed=0)
+    polish(found, Collected(train, 0), targets, "class", epochs=2 if large else 30, lr=1e-3 if large else 5e-3, seed=0)
     accuracy = (predict(found, test)[name].argmax(1) == truth).float().mean()
     assert accuracy > 0.9
     if isinstance(found[name].body, LearnedPooling):
@@ -180,7 +181,7 @@ def test_cosines_find_similarity() -> None:
         data.layers[:, :, second] = blend * data.layers[:, :, first] + (1 - blend) * data.layers[:, :, second]
         parts.append((data, near - near.mean()))
     found = {"cosines": head_of("cosines", shape)}
-    polish(found, *parts[0], "score", epochs=20, lr=1e-2, seed=0)
+    polish(found, Collected(parts[0][0], 0), parts[0][1], "score", epochs=20, lr=1e-2, seed=0)
     answers = predict(found, parts[1][0])["cosines"][:, 0]
     assert torch.corrcoef(torch.stack([answers, parts[1][1]]))[0, 1] > 0.9
 
@@ -235,10 +236,10 @@ def test_heads_trained_together_equal_heads_trained_alone() -> None:
     names = [name for name in heads if heads[name].fits(shape)]
     data, targets = planted(shape, layer=1, count=96, seed=0)
     together = build(names, shape, seed=3, donor=donor)
-    polish(together, data, targets, "class", epochs=2, lr=1e-3, seed=3)
+    polish(together, Collected(data, 0), targets, "class", epochs=2, lr=1e-3, seed=3)
     for name in names:
         alone = build([name], shape, seed=3, donor=donor)
-        polish(alone, data, targets, "class", epochs=2, lr=1e-3, seed=3)
+        polish(alone, Collected(data, 0), targets, "class", epochs=2, lr=1e-3, seed=3)
         for key, value in alone[name].state_dict().items():
             assert torch.allclose(value, together[name].state_dict()[key], atol=1e-6), (name, key)
 

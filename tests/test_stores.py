@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.conftest import Command, sentences, write_csv
 import bertvision
 from bertvision.backbones import encoder as backbones
 from bertvision.errors import UserError
+from bertvision.heads.base import Shape
 from bertvision.stores.codec import Int8, codec, restored
 from bertvision.stores.place import Place
 from bertvision.stores.reader import Store
@@ -136,9 +138,8 @@ def test_a_run_from_a_store_answers_texts_as_it_answered_the_store(
     options: dict[str, Any], table: Path, tmp_path: Path
 ) -> None:
     extracted(table, tmp_path / "store", **options)
-    run = bertvision.train(
-        tmp_path / "store", heads="adapter-64-views,closed-form", epochs=2, out=tmp_path / "run", quiet=True
-    )
+    heads = "adapter-64-views,closed-form,adapter-64:layers=1" + ",token-attention" * ("views" in options)
+    run = bertvision.train(tmp_path / "store", heads=heads, epochs=2, out=tmp_path / "run", quiet=True)
     kept = run.scores["marks"][0]
     again = bertvision.evaluate(tmp_path / "run")
     for name, found in kept["dev"].items():
@@ -392,3 +393,63 @@ def test_converted_stores_hold_the_same_states(table: Path, tmp_path: Path, comm
         assert torch.allclose(states, after[key], atol=0.1), key
     _, shown, _ = command("store", "info", tmp_path / "int8", "--json")
     assert json.loads(shown)["states"] == "tokens of 4 layers, 32 features, int8"
+
+
+HEADS = "closed-form,token-attention,top-1,adapter-64-views,adapter-64:layers=0-2"
+
+
+def test_wherever_states_come_from_heads_learn_the_same(table: Path, tmp_path: Path) -> None:
+    answers = {}
+    for mode in ("memory", "recompute", "stored"):
+        run = bertvision.fit(
+            "table", train=str(table), backbone="tiny", heads=HEADS, epochs=0, polish=25, head_lr=1e-2, mode=mode,
+            out=tmp_path / mode, quiet=True,
+        )  # fmt: skip
+        entry = run.scores["marks"][0]
+        assert entry["mode"] in {"stored": ("fp16", "int8")}.get(mode, (mode,))
+        assert set(entry["pairs"]) == {f"{name}+polish" for name in HEADS.split(",")}
+        for name in ("closed-form", "token-attention", "adapter-64-views"):  # [CLS] of a random encoder says little
+            assert entry["held_out"][f"{name}+polish"]["accuracy"]["value"] > 0.7, (mode, name)
+        answers[mode] = run.predictions("0")["dev"]["outputs"]["closed-form+polish"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["memory", "recompute", "reviews.csv", "stored"]
+    assert np.allclose(answers["memory"], answers["recompute"], atol=1e-3)
+    assert np.allclose(answers["memory"], answers["stored"], atol=0.1)
+
+
+def test_layers_that_no_head_reads_are_not_computed(table: Path) -> None:
+    encoder = backbones.load("tiny", 2, 0).eval()
+    from bertvision.types import Examples
+
+    batch = encoder.batch(encoder.encode(Examples(["a good film"], None, None), 16), np.array([0]))
+    whole = encoder(batch.inputs)[1]
+    with encoder.cut(1):
+        first = encoder(batch.inputs)[1]
+    assert len(first) == 2
+    assert torch.equal(first[1], whole[1])
+    assert len(encoder(batch.inputs)[1]) == 4
+
+
+def test_the_planner_chooses_what_is_fastest_and_possible() -> None:
+    from bertvision.training.planner import Rates, Work, choose, estimates
+
+    work = Work(windows=100_000, tokens=17_000_000, epochs=4, shape=Shape(7, 384, 2, True, False, True))
+    rates = Rates(
+        flops=1e11, heads=500, read=1e8, write=1e8, decode={"fp16": 3e9, "int8": 1e9}, memory=20 * 10**9, disk=10**12
+    )
+    assert choose(estimates(work, rates), "auto").mode == "int8"  # a slow encoder: never twice
+    assert choose(estimates(work, replace(rates, flops=1e14)), "auto").mode == "recompute"  # a fast one: no disk
+    assert choose(estimates(replace(work, windows=1000, tokens=170_000), rates), "auto").mode == "memory"
+    little = replace(rates, disk=10**9)
+    assert choose(estimates(work, little), "auto").mode == "recompute"
+    with pytest.raises(UserError, match=r"--mode stored cannot be done here \(fp16: .* only 1.0 GB of disk"):
+        choose(estimates(work, little), "stored")
+
+
+def test_the_plan_is_printed_for_this_machine_and_for_another(table: Path, command: Command) -> None:
+    code, out, _ = command("plan", "table", "--train", table, "--backbone", "tiny", "--heads", "adapter-64")
+    assert code == 0
+    assert "recompute" in out
+    large = ("--layers", 24, "--features", 1024, "--flops", 5e13, "--disk-rate", 2e9, "--json")
+    code, out, _ = command("plan", "table", "--train", table, "--backbone", "tiny", "--heads", "adapter-64", *large)
+    assert code == 0
+    assert json.loads(out)["best"] in ("memory", "recompute")

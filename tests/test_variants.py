@@ -19,6 +19,7 @@ from bertvision.states import HiddenStates
 from bertvision.tasks.sampling import ranks
 from bertvision.training.heads import HeadTrainer, build
 from bertvision.training.polish import polish
+from bertvision.training.sources import Collected
 from bertvision.training.stacking import stacks
 from bertvision.types import Examples
 
@@ -148,7 +149,7 @@ def test_a_share_of_the_data_is_all_that_is_seen() -> None:
         data, targets = planted(PAIRS, layer=1, count=64, seed=0)
         data.layers[32:] += shift
         heads_here = build(labels, PAIRS, 0)
-        polish(heads_here, data, targets, "class", epochs=1, lr=1e-3, seed=0, ranks=torch.arange(64) / 64)
+        polish(heads_here, Collected(data, 0), targets, "class", epochs=1, lr=1e-3, seed=0, ranks=torch.arange(64) / 64)
         found.append(heads_here)
     for label in labels:
         assert same(found[0][label], found[1][label]), label
@@ -194,7 +195,7 @@ def test_closed_form_scores_and_rare_classes(kind: str) -> None:
         data.layers[:, 2, :, 5] += 6.0 * (2 * targets[:, None] - 1)
     head = build(["closed-form"], shape, 0)["closed-form"]
     assert isinstance(head, ClosedForm)
-    polish({"closed-form": head}, data, targets, kind, epochs=1, lr=0.0, seed=0)
+    polish({"closed-form": head}, Collected(data, 0), targets, kind, epochs=1, lr=0.0, seed=0)
     answers = head.eval()(data)
     assert int(head.profile.argmax()) == 2
     if kind == "class":
@@ -206,7 +207,15 @@ def test_closed_form_scores_and_rare_classes(kind: str) -> None:
 
 def test_one_class_alone_does_not_trouble_a_closed_form() -> None:
     head = build(["closed-form"], TEXTS, 0)["closed-form"]
-    polish({"closed-form": head}, states(TEXTS, 20), torch.zeros(20).long(), "class", epochs=1, lr=0.0, seed=0)
+    polish(
+        {"closed-form": head},
+        Collected(states(TEXTS, 20), 0),
+        torch.zeros(20).long(),
+        "class",
+        epochs=1,
+        lr=0.0,
+        seed=0,
+    )
     assert (head(states(TEXTS)).argmax(1) == 0).all()
 
 

@@ -59,7 +59,10 @@ class Model:
         for head in self.heads.values() if "store" in self.info else ():
             # Layers were counted in the store, which may not have had all of them.
             kept = self.info["store"]["layers"]
-            head.layers = tuple(kept[i] for i in (head.layers or range(len(kept))))
+            if head.sequences:
+                head.sequences = tuple(kept[i] for i in head.sequences)
+            else:
+                head.layers = tuple(kept[i] for i in (head.layers or range(len(kept))))
         device = "cuda" if torch.cuda.is_available() else "cpu"
         for module in (self.encoder, *self.heads.values()):
             module.to(device).eval()

@@ -7,6 +7,7 @@ from typing import Any
 from bertvision.errors import UserError
 
 PAIRS = ("joint", "separate", "auto")
+MODES = ("auto", "memory", "stored", "recompute")
 SCHEDULES = ("linear", "constant")
 STARTS = ("scratch", "ridden")
 DECODINGS = ("span", "argmax")
@@ -58,6 +59,10 @@ class FitOptions:
     polish_from: str = option(
         "scratch", "Start of polished heads: `scratch`, or `ridden`: where they are at that mark."
     )
+    mode: str = option(
+        "auto",
+        "Where polished heads get their states from while the encoder rests: `memory`, `stored` (on disk beside the run, removed in the end), `recompute` (the encoder computes them anew in each epoch), or `auto`: with a frozen encoder the fastest by a short measurement, else memory if it suffices.",
+    )
     pairs: str = option(
         "auto",
         "How polished heads read a pair: `joint`, `separate` (each text alone), or `auto`: per head, on held-out data.",
@@ -108,6 +113,7 @@ class FitOptions:
 
     def __post_init__(self) -> None:
         one_of("--pairs", self.pairs, PAIRS)
+        one_of("--mode", self.mode, MODES)
         one_of("--polish-from", self.polish_from, STARTS)
         one_of("--schedule", self.schedule, SCHEDULES)
         one_of("--decoding", self.decoding, DECODINGS)

@@ -4,7 +4,8 @@ The only file that knows transformers' models and tokenizers.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,17 @@ class Encoder(nn.Module):
     def top(self, count: int) -> TopLayers:
         """A copy of the last layers as they are now, for heads that go on from the states below them."""
         return TopLayers(self.model.base_model, count).to(self.device)
+
+    @contextmanager
+    def cut(self, depth: int) -> Iterator[None]:
+        """Inside, layers above `depth` are not computed: `forward` gives fewer of them, and no logits worth reading."""
+        stack = layers_of(self.model.base_model)
+        above = list(stack)[depth:]
+        del stack[depth:]
+        try:
+            yield
+        finally:
+            stack.extend(above)
 
     def save(self, folder: Path) -> None:
         self.model.save_pretrained(folder)

@@ -10,7 +10,7 @@ from bertvision.cli import asking, listing, storing, training  # noqa: F401  (th
 from bertvision.cli.app import app
 from bertvision.errors import UserError
 
-ORDER = ("fit", "demo", "predict", "evaluate", "compare", "league", "score", "extract", "train", "ls", "show")
+ORDER = ("fit", "demo", "predict", "evaluate", "compare", "league", "score", "extract", "train", "plan", "ls", "show")
 app.registered_commands.sort(key=lambda command: ORDER.index(command.name or command.callback.__name__))  # type: ignore[union-attr]
 
 

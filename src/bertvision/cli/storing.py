@@ -85,6 +85,46 @@ def train(
     show_run(run, json)
 
 
+@app.command()
+@taking_fit_options(
+    *("task", "data", "train", "dev", "text", "text_pair", "label", "kind", "backbone", "heads", "polish", "pairs"),
+    *("max_length", "stride", "limit"),
+)
+def plan(
+    layers: Annotated[int | None, typer.Option(min=1, help="Reckon with an encoder of so many layers instead.")] = None,
+    features: Annotated[int | None, typer.Option(min=1, help="... and so many features.")] = None,
+    flops: Annotated[float | None, typer.Option(help="Reckon with a machine of so many FLOP/s, e.g. 5e13.")] = None,
+    disk_rate: Annotated[float | None, typer.Option(help="... that reads and writes so many bytes/s.")] = None,
+    disk: Annotated[float | None, typer.Option(help="... and has so many bytes of disk free.")] = None,
+    memory: Annotated[float | None, typer.Option(help="... and so many bytes of memory.")] = None,
+    json: Json = False,
+    debug: Debug = False,
+    **options: Any,
+) -> None:
+    """Say what training heads on a resting encoder would cost with its states in memory, stored, or computed anew.
+
+    Examples:
+
+    * `bertvision plan squad2 --data SQuAD2/ --heads paper --polish 4`
+
+    * `bertvision plan squad2 --data SQuAD2/ --heads paper --layers 24 --features 1024 --flops 5e13 --disk-rate 2e9`
+    (BERT-large on a large GPU; measured here, reckoned for there)
+    """
+    from bertvision.progress import Progress
+    from bertvision.training.planner import report
+
+    given = {"flops": flops, "disk_rate": disk_rate, "disk": disk, "memory": memory}
+    chosen = FitOptions(**options, epochs="0", dev_limit=10)
+    found = report(chosen, layers, features, {n: v for n, v in given.items() if v is not None}, Progress(quiet=json))
+    if json:
+        print_json(found)
+    else:
+        from bertvision import show
+
+        show.table(found["modes"])
+        typer.echo(found["why"])
+
+
 @store_app.command("info")
 def info(store: StoreArgument, json: Json = False, debug: Debug = False) -> None:
     """What is in a store, and how large it is."""

@@ -70,20 +70,33 @@ class ExtractOptions:
 
 def extract(source: str, fit: FitOptions, options: ExtractOptions, progress: Progress) -> Store | None:
     """Write a store, or what is missing of it. None: other parts are not finished yet."""
-    place, command = Place(options.out), command_of(source, fit, options)
+    command = command_of(source, fit, options)
     encoder, fit, origin = source_of(source, fit)
     fit = replace(fit, pairs="joint" if fit.pairs == "auto" else fit.pairs)
     setting = prepare(replace(fit, heads="none"), progress, encoder)
+    where = {"encoder": origin["where"], "data": fit.data, "train": fit.train, "dev": fit.dev}
+    with Interrupts() as interrupts:
+        progress.guard = interrupts.check
+        try:
+            done = keep(setting, options, origin, where, command)
+        except KeyboardInterrupt:
+            raise Interrupted(f"Interrupted. What is written is kept; go on with: {command}") from None
+    return open_store(options.out) if done else None
+
+
+def keep(
+    setting: Setting, options: ExtractOptions, origin: dict[str, Any], where: dict[str, Any], command: str
+) -> bool:
+    """Write what is missing of a store; is it whole now?"""
+    place, progress = Place(options.out), setting.progress
     splits = splits_of(setting, options.split)
     header = header_of(setting, options, origin, splits)
     shards = [shard for split in splits for shard in plan(split, setting.encoded[split].together.lengths, header)]
-    where = {"encoder": origin["where"], "data": fit.data, "train": fit.train, "dev": fit.dev}
     place.make()
     writer = Writer(place, header, shards, command, where)
     part, of = options.part()
     reading = Reading(setting, header)
-    with Interrupts() as interrupts, writer.alone(part, of):
-        progress.guard = interrupts.check
+    with writer.alone(part, of):
         codec = writer.open(lambda: reading.sample(shards[0]))
         for split in splits:
             _describe(writer, setting, split, [shard for shard in shards if shard.split == split])
@@ -92,13 +105,9 @@ def extract(source: str, fit: FitOptions, options: ExtractOptions, progress: Pro
         size, total = sum(s.bytes for s in missing), sum(s.bytes for s in shards)
         progress.say(f"{place}: {total / 1e9:.2f} GB in {len(shards)} shards, {size / 1e9:.2f} GB of it to write now")
         with progress.bar("extract", sum(len(shard.windows) for shard in missing)) as bar:
-            try:
-                for shard in missing:
-                    writer.write(shard, reading.shard(shard, codec, bar.tick))
-            except KeyboardInterrupt:
-                raise Interrupted(f"Interrupted. What is written is kept; go on with: {command}") from None
-        done = writer.finish()
-    return open_store(options.out) if done else None
+            for shard in missing:
+                writer.write(shard, reading.shard(shard, codec, bar.tick))
+        return writer.finish()
 
 
 def command_of(source: str, fit: FitOptions, options: ExtractOptions) -> str:

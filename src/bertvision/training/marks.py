@@ -9,12 +9,12 @@ from bertvision.heads.base import Head
 from bertvision.heads.closed_form import ClosedForm
 from bertvision.training.answering import answer
 from bertvision.training.checkpoints import POLISHED
-from bertvision.training.collect import TokenStates, collect, collect_separate, collect_tokens, token_budget
-from bertvision.training.heads import build, sequences_of
+from bertvision.training.heads import build
 from bertvision.training.judging import Predictions, goodness, scores
-from bertvision.training.polish import polish, steps_of
+from bertvision.training.polish import polish
 from bertvision.training.selection import Ensemble, best, ensembles
 from bertvision.training.setting import HELD_OUT, Setting
+from bertvision.training.supply import supplied
 
 
 @dataclass
@@ -27,6 +27,7 @@ class Report:
     ensembles: dict[str, Ensemble] = field(default_factory=dict)
     thresholds: dict[str, float | None] = field(default_factory=dict)  # model -> null threshold, for spans
     predictions: dict[str, dict[str, Predictions]] = field(default_factory=dict)  # split -> model -> per example
+    mode: str | None = None  # where polished heads had their states from
     polished_windows: int | None = None  # how many windows' token states fit in memory, for spans
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -67,6 +68,7 @@ def entry(setting: Setting, made: Report) -> dict[str, Any]:
         "goodness": goodness(judge, answers[selected], setting.metric)[0],
         "best_head": best(heads, judge, setting.metric) if heads else None,
         "pairs": made.pairs,
+        "mode": made.mode,
     }
     profiles = {name: head.profile for name, head in made.heads.items() if isinstance(head, ClosedForm)}
     if profiles:
@@ -89,62 +91,39 @@ def _ways(setting: Setting) -> list[str]:
 
 
 def _polish(setting: Setting, way: str, ridden: dict[str, Head], mark: str, made: Report) -> dict[str, Head]:
-    """Heads trained on a clean pass over the train part."""
-    started, options, encoder = time.perf_counter(), setting.options, setting.encoder
-    encoded = setting.encoded["train"]
+    """Heads trained on the states of the encoder as it is at this mark."""
+    options, encoder = setting.options, setting.encoder
     assert options.polish is not None  # the setting has decided
-    heads = _fitting(setting, way, build(setting.names, setting.shape, options.seed, encoder.device, encoder.top))
-    with setting.progress.bar(f"mark {mark}: states ({way})", len(encoded) * (2 if way == "separate" else 1)) as bar:
-        states: Any
-        if setting.shape.span:
-            states = collect_tokens(encoder, encoded.together, options.seed, bar.tick)
-        elif way == "separate":
-            states = collect_separate(encoder, encoded, bar.tick)
-        else:
-            states = collect(encoder, encoded.together, setting.shape.pairs, bar.tick, sequences_of(heads))
-    made.seconds[f"collect_{way}_train"] = time.perf_counter() - started
-    started, targets, ranks = time.perf_counter(), setting.train_targets(), setting.train_ranks()
-    if isinstance(states, TokenStates):
-        targets, made.polished_windows = targets[states.rows], len(states)
-        ranks = ranks[states.rows] if ranks is not None else None
-        if len(states) < len(encoded):
-            setting.progress.say(f"polish: token states of {len(states)} of {len(encoded)} windows fit in memory")
+    heads = build(setting.names, setting.shape, options.seed, encoder.device, encoder.top)
+    if way == "separate":  # one that needs every token reads both texts at once
+        heads = {name: head for name, head in heads.items() if not head.sequences}
+    targets, ranks = setting.train_targets(), setting.train_ranks()
     from_ridden = options.polish_from == "ridden" and way == "joint"
     if from_ridden:
         for name in heads.keys() & ridden.keys():
             heads[name].load_state_dict(ridden[name].state_dict())
-    with setting.progress.bar(f"mark {mark}: polish ({way})", steps_of(states, options.polish)) as bar:
-        polish(
-            heads,
-            states,
-            targets,
-            setting.dataset.kind,
-            epochs=options.polish,
-            lr=options.head_lr,
-            seed=options.seed,
-            ranks=ranks,
-            started=from_ridden and bool(ridden),
-            tick=bar.tick,
-        )
+    started = time.perf_counter()
+    with supplied(setting, way, heads, mark) as supply:
+        made.seconds[f"collect_{way}_train"] = time.perf_counter() - started
+        made.mode, started = supply.mode, time.perf_counter()
+        if supply.rows is not None:
+            made.polished_windows = len(supply.rows)
+            targets, ranks = targets[supply.rows], ranks[supply.rows] if ranks is not None else None
+        with setting.progress.bar(f"mark {mark}: polish ({way})", supply.source.steps(options.polish)) as bar:
+            polish(
+                supply.heads,
+                supply.source,
+                targets,
+                setting.dataset.kind,
+                epochs=options.polish,
+                lr=options.head_lr,
+                seed=options.seed,
+                ranks=ranks,
+                started=from_ridden and bool(ridden),
+                tick=bar.tick,
+            )
     made.seconds[f"polish_{way}"] = time.perf_counter() - started
-    return {name + POLISHED: head for name, head in heads.items()}
-
-
-def _fitting(setting: Setting, way: str, heads: dict[str, Head]) -> dict[str, Head]:
-    """Heads that can be polished this way: one that needs every token reads pairs jointly only, and its states must
-    fit in memory (for spans as many as do are taken)."""
-    sequences = sequences_of(heads)
-    if setting.shape.span or not sequences:
-        return heads
-    tokens = len(setting.encoded["train"].together.tokens)
-    room = token_budget(setting.encoder, len(sequences))
-    if way == "joint" and tokens <= room:
-        return heads
-    left = {name: head for name, head in heads.items() if not head.sequences}
-    if way == "joint":
-        out = ", ".join(name for name in heads if name not in left)
-        setting.progress.say(f"polish: {out} left out, {tokens:,} tokens' states do not fit in memory ({room:,} would)")
-    return left
+    return {name + POLISHED: head for name, head in supply.heads.items()}
 
 
 def answer_all(setting: Setting, way: str, heads: dict[str, Head], mark: str, made: Report) -> None:

@@ -2,7 +2,6 @@
 
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,27 +15,26 @@ from bertvision import runs
 from bertvision.backbones.encoder import Encoder
 from bertvision.ensembling import Outputs
 from bertvision.errors import Interrupted, UserError
-from bertvision.heads.base import Batches, Head, Shape
+from bertvision.heads.base import Head, Shape
 from bertvision.heads.variants import expand, parse
 from bertvision.kinds import KINDS, Scale, confined
 from bertvision.options import FitOptions
 from bertvision.progress import Progress
 from bertvision.runs import Run
-from bertvision.states import TOKENS, HiddenStates, Sequences, places_of, pool, pooling_weights, views_of
-from bertvision.stores.reader import Batch, Store
+from bertvision.stores.reader import Store
 from bertvision.tasks.sampling import ranks
 from bertvision.training import marks, provenance
 from bertvision.training.checkpoints import save_mark
 from bertvision.training.collect import Encoded
 from bertvision.training.fit import write_predictions
-from bertvision.training.heads import HeadTrainer, build
+from bertvision.training.heads import build
 from bertvision.training.interrupts import Interrupts
 from bertvision.training.judging import judge_of
-from bertvision.training.polish import SOLVE_ROWS, solve_all
+from bertvision.training.polish import polish
 from bertvision.training.setting import HELD_OUT, POLISH, SPAN_POLISH, Setting
+from bertvision.training.sources import Stored, states_of
 from bertvision.types import Answer, Dataset, Examples, Questions, Windows
 
-BATCH_SIZE, TOKEN_BATCH_SIZE = 32, 16
 ANSWER_ROWS = 64
 
 
@@ -127,72 +125,37 @@ def fed(heads: dict[str, Head], store: Store, progress: Progress) -> dict[str, H
     return left
 
 
-def states_of(batch: Batch, store: Store) -> HiddenStates:
-    """A batch of the store as heads read it."""
-    header = store.header
-    if not header.tokens:
-        return HiddenStates(batch.hidden, tuple(header.views), batch.pooled)
-    assert batch.segments is not None
-    if header.span:
-        return HiddenStates(batch.hidden, TOKENS, None, batch.mask, places_of(batch.segments))
-    layers = batch.hidden.unbind(1)
-    weights = pooling_weights(batch.mask.long(), batch.segments, header.task["pairs"])
-    whole = Sequences(dict(enumerate(layers)), batch.mask, batch.segments)
-    return HiddenStates(pool(layers, weights), views_of(header.task["pairs"]), batch.pooled, sequences=whole)
-
-
 def learn(setting: Setting, store: Store, heads: dict[str, Head]) -> dict[str, float]:
     """Train heads in place; returns the seconds spent in training and those spent waiting for the store."""
-    part, options, kind = store.only("train"), setting.options, setting.dataset.kind
-    place = _ranks(setting, part)
-    scale = setting.scale
-
-    def batches(size: int, seed: int | None) -> Iterator[tuple[HiddenStates, Tensor, Tensor | None]]:
-        for batch in part.batches(size, seed, check=True):
-            targets = scale.shrink(batch.targets.numpy()) if kind == "score" else batch.targets
-            yield states_of(batch, store), targets, place[batch.rows] if place is not None else None
-
-    def shown(share: float) -> Batches:
-        def few() -> Iterator[tuple[HiddenStates, Tensor]]:
-            for states, targets, rank in batches(SOLVE_ROWS, None):
-                rows = torch.arange(len(states)) if rank is None else torch.nonzero(rank < share).flatten()
-                if len(rows):
-                    yield states.take(rows), targets[rows]
-
-        return few
-
-    solve_all({name: head for name, head in heads.items() if head.solved}, shown, kind)
-    trainer = HeadTrainer({n: h for n, h in heads.items() if h.trained}, kind, lr=options.head_lr, seed=options.seed)
-    seconds = {"train": 0.0, "wait": 0.0}
-    if not trainer.heads or not options.polish:
-        return seconds
-    size = TOKEN_BATCH_SIZE if store.header.tokens else BATCH_SIZE
-    seeds = [int(np.random.default_rng([options.seed, epoch]).integers(2**31)) for epoch in range(options.polish)]
-    steps, done = sum(len(part.order(size, seed)) for seed in seeds), 0
-    with setting.progress.bar("train", steps) as bar:
-        for seed in seeds:
-            before = time.perf_counter()
-            for states, targets, rank in batches(size, seed):
-                seconds["wait"] += time.perf_counter() - before
-                before = time.perf_counter()
-                trainer.accumulate(states, targets, ranks=rank)
-                trainer.step(1 - done / steps)
-                done += 1
-                bar.tick(1)
-                seconds["train"] += time.perf_counter() - before
-                before = time.perf_counter()
-    share = seconds["wait"] / max(sum(seconds.values()), 1e-9)
+    options, source = setting.options, Stored(store, setting.options.seed)
+    assert options.polish is not None  # the setting has decided
+    known = source.part.rows
+    places = np.argsort(known.window)  # windows in their own order, which is how a source numbers them
+    targets = known.targets[places]
+    shrunk = setting.scale.shrink(targets) if setting.dataset.kind == "score" else torch.from_numpy(targets)
+    with setting.progress.bar("train", source.steps(options.polish)) as bar:
+        seconds = polish(
+            heads,
+            source,
+            shrunk,
+            setting.dataset.kind,
+            epochs=options.polish,
+            lr=options.head_lr,
+            seed=options.seed,
+            ranks=_ranks(setting, known.example[places], [known.id[i] for i in places], targets),
+            tick=bar.tick,
+        )
+    share = seconds["wait"] / max(seconds["wait"] + seconds["train"], 1e-9)
     setting.progress.say(f"trained for {sum(seconds.values()):.0f} s, {share:.1%} of it waiting for the store")
     return seconds
 
 
-def _ranks(setting: Setting, part: Store) -> Tensor | None:
+def _ranks(setting: Setting, examples: np.ndarray, ids: list[str], targets: np.ndarray) -> Tensor | None:
     if all(parse(name).data == 1 for name in setting.names):
         return None
-    known = part.rows
-    _, first, inverse = np.unique(known.example, return_index=True, return_inverse=True)
-    targets = known.targets[first] if known.targets.ndim == 1 else (known.targets[first, 0] > 0).astype(np.int64)
-    return torch.from_numpy(ranks(Examples([known.id[i] for i in first], None, targets))[inverse])
+    _, first, inverse = np.unique(examples, return_index=True, return_inverse=True)
+    answers = targets[first] if targets.ndim == 1 else (targets[first, 0] > 0).astype(np.int64)
+    return torch.from_numpy(ranks(Examples([ids[i] for i in first], None, answers))[inverse])
 
 
 @torch.inference_mode()
