@@ -47,7 +47,7 @@ PAPER_F1 = {  # dev F1 that the paper prints, states of BERT-large after 3/10 of
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=["onepass", "stacked", "league", "spans", "table"])
+    parser.add_argument("action", choices=["onepass", "stacked", "ride", "league", "spans", "table"])
     parser.add_argument("--data", default="../shared/data")
     parser.add_argument("--tasks", default="sts-b,mrpc,rte,cola")
     parser.add_argument("--backbone", default="minilm-l6")
@@ -59,6 +59,8 @@ def main() -> None:
         keep("onepass", [one_pass(texts(given.data, 600), 8), one_pass(tokens(given.data, 300), 4)])
     elif given.action == "stacked":
         keep("stacked", [stacked(texts(given.data, 600), "adapter-64"), stacked(tokens(given.data, 100), "adapter-64")])
+    elif given.action == "ride":
+        ride(given.data, min(given.seeds, 3))
     elif given.action == "league":
         for task in given.tasks.split(","):
             frozen_league(task, given.data, given.seeds)
@@ -191,25 +193,35 @@ def frozen_league(task: str, data: str, seeds: int) -> None:
     run = Path("runs") / f"zoo-{task}"
     if not run.exists():
         bertvision.fit(task, data=data, heads=",".join(heads), epochs="0", marks="0", out=run)
-    keep(f"league-{task}", league_of(Run(run), "0"))
+    keep(f"league-{task}", league_of([Run(run)], "0"))
 
 
-def league_of(run: Run, mark: str, metric: str | None = None) -> dict[str, Any]:
-    """Per head, over its seeds: mean held-out and dev score, and the difference of dev scores to the best head of the
-    paper (by held-out score, mean over seeds), paired within seeds."""
-    entry, metric = run.mark(mark), metric or run.scores["metric"]
-    dev, kind = run.predictions(mark)["dev"], run.info["kind"]
-    seeds: dict[str, list[str]] = {}
-    for label in entry["pairs"]:
-        seeds.setdefault(label.partition(":")[0], []).append(label)
+def ride(data: str, seeds: int) -> None:
+    """One pass of fine-tuning per seed with every head of the paper in it, and nothing after it."""
+    runs = [Path("runs") / f"zoo-ride-{seed}" for seed in range(seeds)]
+    for seed, run in enumerate(runs):
+        if not run.exists():
+            bertvision.fit("sts-b", data=data, heads="paper", polish=0, epochs=1, marks="1", seed=seed, out=run)
+    keep("league-ride-sts-b", league_of([Run(run) for run in runs], "1"))
+
+
+def league_of(runs: list[Run], mark: str, metric: str | None = None) -> dict[str, Any]:
+    """Per head, over its seeds (variants in one run, or runs): mean held-out and dev score, and the difference of dev
+    scores to the best head of the paper (by held-out score, mean over seeds), paired within seeds."""
+    metric, kind = metric or runs[0].scores["metric"], runs[0].info["kind"]
+    seeds: dict[str, list[tuple[dict[str, Any], dict[str, Any], str]]] = {}
+    for run in runs:
+        entry, dev = run.mark(mark), run.predictions(mark)["dev"]
+        for label in entry["pairs"]:
+            seeds.setdefault(label.partition(":")[0].removesuffix("+polish"), []).append((entry, dev, label))
     rows = {}
-    for name, labels in seeds.items():
-        draws = [resampled(dev["outputs"][label], dev["targets"], metric, kind).astype(float) for label in labels]
+    for name, found in seeds.items():
+        draws = [resampled(dev["outputs"][n], dev["targets"], metric, kind).astype(float) for _, dev, n in found]
         rows[name] = {
-            "held_out": mean([entry["held_out"][label][metric]["value"] for label in labels]),
-            "dev": mean([entry["dev"][label][metric]["value"] for label in labels]),
-            "each": [round(entry["dev"][label][metric]["value"], 4) for label in labels],
-            "parameters": run.info["parameters"][labels[0].removesuffix("+polish")],
+            "held_out": mean([entry["held_out"][label][metric]["value"] for entry, _, label in found]),
+            "dev": mean([entry["dev"][label][metric]["value"] for entry, _, label in found]),
+            "each": [round(entry["dev"][label][metric]["value"], 4) for entry, _, label in found],
+            "parameters": runs[0].info["parameters"][found[0][2].removesuffix("+polish")],
             "source": source_of(name),
             "draws": np.mean(draws, 0),
         }
@@ -222,9 +234,10 @@ def league_of(run: Run, mark: str, metric: str | None = None) -> dict[str, Any]:
             row[label] = [round(row["dev"] - rows[other]["dev"], 4), round(float(low), 4), round(float(high), 4)]
     for row in rows.values():
         del row["draws"]
-    costs = {name: round(seconds, 1) for name, seconds in entry["costs"].items()}
-    return {"task": run.scores["task"], "metric": metric, "seconds": run.info["costs"]["seconds"], "costs": costs,
-            "best_paper_head": rival, "strongest_paper_head_on_dev": strongest, "heads": rows}  # fmt: skip
+    encoder = mean([run.mark(mark)["dev"]["encoder"][metric]["value"] for run in runs])
+    costs = {name: round(seconds, 1) for name, seconds in runs[0].mark(mark)["costs"].items()}
+    return {"task": runs[0].scores["task"], "metric": metric, "seconds": runs[0].info["costs"]["seconds"], "costs": costs,
+            "encoder": encoder, "best_paper_head": rival, "strongest_paper_head_on_dev": strongest, "heads": rows}  # fmt: skip
 
 
 def span_league(data: str, backbone: str, limit: int, seeds: int) -> None:
@@ -233,7 +246,7 @@ def span_league(data: str, backbone: str, limit: int, seeds: int) -> None:
     if not run.exists():
         bertvision.fit("squad2", data=f"{data}/SQuAD2", backbone=backbone, heads=heads, limit=limit, dev_limit=1000,
                        epochs="0", marks="0", out=run)  # fmt: skip
-    result = league_of(Run(run), "0", "found_f1")
+    result = league_of([Run(run)], "0", "found_f1")
     both = [(row["dev"], PAPER_F1[name]) for name, row in result["heads"].items() if name in PAPER_F1]
     found = spearmanr(*zip(*both, strict=True))
     result["rank_correlation"] = {"spearman": round(found.statistic, 3), "p": round(found.pvalue, 4)}
@@ -254,7 +267,8 @@ def table() -> str:
     lines: list[str] = []
     for file in sorted(RESULTS.glob("league-*.json")):
         result = json.loads(file.read_text())
-        lines += ["", f"### {result['task']} ({result['metric']}), {result['seconds']:.0f} s", ""]
+        title = f"{file.stem}: {result['metric']}, encoder {result['encoder']:.3f}, {result['seconds']:.0f} s a run"
+        lines += ["", f"### {title}", ""]
         head = "head | source | parameters | seeds | held-out | dev | dev - best paper head [95%]"
         if result["task"] == "squad2":
             head += " | paper F1"

@@ -1,11 +1,11 @@
 """Rank every model of some runs, and find those that no smaller one beats."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from bertvision.errors import UserError
-from bertvision.runs import open_run
+from bertvision.runs import Run, open_run
 
 
 def league(references: Sequence[str | Path]) -> tuple[str, list[dict[str, Any]]]:
@@ -14,7 +14,7 @@ def league(references: Sequence[str | Path]) -> tuple[str, list[dict[str, Any]]]
     `front` marks the Pareto front of held-out score against parameters; `seconds` are those of the run up to the mark.
     """
     rows, metrics = [], set()
-    for reference in references:
+    for reference in _runs(references):
         run, mark = open_run(reference)
         entry, info = run.mark(mark), run.info
         metric = run.scores["metric"]
@@ -42,3 +42,17 @@ def league(references: Sequence[str | Path]) -> tuple[str, list[dict[str, Any]]]
         row["front"] = row["parameters"] < smallest
         smallest = min(smallest, row["parameters"])
     return metric, rows
+
+
+def _runs(references: Sequence[str | Path]) -> Iterator[str | Path]:
+    """The runs, and for a store all runs in runs/ that were trained on it."""
+    for reference in references:
+        if not (Path(reference) / "manifest.json").exists():
+            yield reference
+            continue
+        place = Path(reference).resolve()
+        found = [path.parent for path in sorted(Path("runs").glob("*/run.json"))]
+        trained = [path for path in found if Path(Run(path).info.get("store", {}).get("place", "/")).resolve() == place]
+        if not trained:
+            raise UserError(f"No run in runs/ was trained on the store '{reference}': bertvision train {reference}")
+        yield from trained

@@ -160,7 +160,10 @@ def score(
 
 @app.command()
 def league(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run directories; RUN@3/10 means that mark.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="Run directories (RUN@3/10: that mark), or stores: all runs from them."),
+    ],
     json: Json = False,
     debug: Debug = False,
 ) -> None:
