@@ -2,6 +2,7 @@
 
 python benchmarks/zoo.py onepass   # 24 heads in one pass against 24 runs: texts (STS-B) and tokens (SQuAD 2.0)
 python benchmarks/zoo.py stacked   # 16 copies (4 seeds x 4 learning rates) as one computation
+python benchmarks/zoo.py ride      # all heads of the paper riding along on STS-B, three seeds
 python benchmarks/zoo.py league    # heads of the paper and ours on frozen states, five seeds in one pass per task
 python benchmarks/zoo.py spans --backbone RUN/marks/1/encoder   # the twenty span heads, three seeds in one pass
 python benchmarks/zoo.py table     # Markdown for docs/results.md, from the files in benchmarks/results/zoo/
@@ -236,8 +237,16 @@ def league_of(runs: list[Run], mark: str, metric: str | None = None) -> dict[str
         del row["draws"]
     encoder = mean([run.mark(mark)["dev"]["encoder"][metric]["value"] for run in runs])
     costs = {name: round(seconds, 1) for name, seconds in runs[0].mark(mark)["costs"].items()}
-    return {"task": runs[0].scores["task"], "metric": metric, "seconds": runs[0].info["costs"]["seconds"], "costs": costs,
-            "encoder": encoder, "best_paper_head": rival, "strongest_paper_head_on_dev": strongest, "heads": rows}  # fmt: skip
+    return {
+        "task": runs[0].scores["task"],
+        "metric": metric,
+        "seconds": runs[0].info["costs"]["seconds"],
+        "costs": costs,
+        "encoder": encoder,
+        "best_paper_head": rival,
+        "strongest_paper_head_on_dev": strongest,
+        "heads": rows,
+    }
 
 
 def span_league(data: str, backbone: str, limit: int, seeds: int) -> None:
