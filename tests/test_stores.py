@@ -261,12 +261,97 @@ def test_damage_is_named_with_the_command_that_mends_it(table: Path, tmp_path: P
     assert not list(tmp_path.glob("run*"))
     extracted(table, out, repair=True)
     assert digests(out) == before
+    for name in ("rows-train.parquet", "windows-dev.safetensors"):
+        (out / name).write_bytes((out / name).read_bytes()[:-9] + b"nonsense!")
+        with pytest.raises(UserError, match=f"damaged: {name}"):
+            bertvision.open_store(out)
+        extracted(table, out, repair=True)
+        assert digests(out) == before
     for content in (whole[:1000], None):
         shard.write_bytes(content) if content else shard.unlink()
         with pytest.raises(UserError, match=r"missing or cut off: train-00000.safetensors"):
             bertvision.open_store(out)
         extracted(table, out)  # without --repair too: it is plain to see
         assert digests(out) == before
+
+
+def test_constants_and_converted_stores_are_mended_too(table: Path, tmp_path: Path, command: Command) -> None:
+    out = tmp_path / "store"
+    extracted(table, out, dtype="int8")
+    before = digests(out)
+    (out / "constants.safetensors").write_bytes(b"")
+    (out / "dev-00000.safetensors").unlink()
+    extracted(table, out, dtype="int8")
+    assert digests(out) == before
+    line = ("store", "convert", out, "--dtype", "fp16", "--out", tmp_path / "fp16")
+    assert command(*line)[0] == 0
+    before = digests(tmp_path / "fp16")
+    shard = tmp_path / "fp16" / "train-00000.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"?")
+    code, _, error = command("store", "verify", tmp_path / "fp16")
+    assert code == 1
+    assert "store convert" in error
+    assert command(*line, "--repair")[0] == 0
+    assert digests(tmp_path / "fp16") == before
+
+
+def test_what_a_killed_writer_left_is_not_in_the_way(table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "store"
+    out.mkdir()
+    for name in (".plan.json.abc.tmp", ".train-00000.safetensors.abc.tmp"):
+        (out / name).write_text("half")
+    extracted(table, out)
+    assert not list(out.glob(".*"))
+
+
+def test_a_store_without_dev_is_trained_and_shown_by_what_was_held_out(
+    table: Path, tmp_path: Path, command: Command
+) -> None:
+    extracted(table, tmp_path / "store", split="train")
+    code, out, _ = command("train", tmp_path / "store", "--heads", "adapter-64-views", "--out", tmp_path / "run")
+    assert code == 0
+    assert "held-out accuracy" in out
+    assert command("league", tmp_path / "run")[0] == 0
+
+
+def test_heads_are_left_out_whose_views_are_not_there(pair_table: Path, tmp_path: Path) -> None:
+    options = {"train": str(pair_table), "text": "one", "text_pair": "two", "dtype": "fp32", "quiet": True}
+    bertvision.extract("tiny", "table", views="first,second", out=tmp_path / "pair", **options)
+    run = bertvision.train(
+        tmp_path / "pair", heads=["cosines", "adapter-64", "closed-form", "top-1"], out=tmp_path / "run", quiet=True
+    )
+    assert list(run.info["parameters"]) == ["cosines"]
+    bertvision.extract("tiny", "table", views="cls,first", out=tmp_path / "half", **options)
+    with pytest.raises(UserError, match="has not what cosines read"):
+        bertvision.train(tmp_path / "half", heads="cosines", out=tmp_path / "none", quiet=True)
+
+
+def test_heads_that_read_pairs_separately_are_not_asked_on_joint_states(pair_table: Path, tmp_path: Path) -> None:
+    from bertvision.evaluation import evaluate_on_store
+    from bertvision.progress import Progress
+
+    options = {"train": str(pair_table), "text": "one", "text_pair": "two", "quiet": True}
+    run = bertvision.fit(
+        "table", backbone="tiny", heads="cosines", pairs="separate", epochs=0, out=tmp_path / "run", **options
+    )
+    for pairs in ("joint", "separate"):
+        bertvision.extract(f"{run.path}@0", "table", pairs=pairs, dtype="fp32", out=tmp_path / pairs, quiet=True)
+    joint, separate = (
+        evaluate_on_store(run.path, bertvision.open_store(tmp_path / pairs), False, Progress(quiet=True))
+        for pairs in ("joint", "separate")
+    )
+    assert "cosines+polish" not in joint["dev"]
+    expected = run.mark("0")["dev"]["cosines+polish"]["pearson"]
+    assert separate["dev"]["cosines+polish"]["pearson"] == pytest.approx(expected, abs=1e-4)
+
+
+def test_other_rows_than_the_run_was_fine_tuned_on_are_refused(table: Path, tmp_path: Path) -> None:
+    run = bertvision.fit(
+        "table", train=table, backbone="tiny", heads="none", limit=60, out=tmp_path / "run", quiet=True
+    )
+    with pytest.raises(UserError, match="what it was fine-tuned on must not be held out"):
+        bertvision.extract(run.path, "table", limit=80, out=tmp_path / "store", quiet=True)
+    assert not (tmp_path / "store").exists()
 
 
 def test_what_cannot_be_right_is_refused(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,13 +491,15 @@ def test_wherever_states_come_from_heads_learn_the_same(table: Path, tmp_path: P
             out=tmp_path / mode, quiet=True,
         )  # fmt: skip
         entry = run.scores["marks"][0]
-        assert entry["mode"] in {"stored": ("fp16", "int8")}.get(mode, (mode,))
+        assert entry["modes"]["joint"] in {"stored": ("fp16", "int8")}.get(mode, (mode,))
         assert set(entry["pairs"]) == {f"{name}+polish" for name in HEADS.split(",")}
         for name in ("closed-form", "token-attention", "adapter-64-views"):  # [CLS] of a random encoder says little
             assert entry["held_out"][f"{name}+polish"]["accuracy"]["value"] > 0.7, (mode, name)
         answers[mode] = run.predictions("0")["dev"]["outputs"]["closed-form+polish"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["memory", "recompute", "reviews.csv", "stored"]
-    assert np.allclose(answers["memory"], answers["recompute"], atol=1e-3)
+    assert np.allclose(
+        answers["memory"], answers["recompute"], atol=0.02
+    )  # the order of sums, and of the stack's steps
     assert np.allclose(answers["memory"], answers["stored"], atol=0.1)
 
 
@@ -453,3 +540,33 @@ def test_the_plan_is_printed_for_this_machine_and_for_another(table: Path, comma
     code, out, _ = command("plan", "table", "--train", table, "--backbone", "tiny", "--heads", "adapter-64", *large)
     assert code == 0
     assert json.loads(out)["best"] in ("memory", "recompute")
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+def test_states_of_the_original_project_are_imported(tokens: bool, tmp_path: Path, command: Command) -> None:
+    import h5py
+
+    draw = np.random.default_rng(0)
+    labels = np.arange(80) % 2
+    states = draw.normal(size=(80, 6, 8, 3)).astype("f4")
+    states[:, :, 2, 1] += 6 * (2 * labels[:, None] - 1)
+    mask = np.arange(6)[None] < draw.integers(2, 7, (80, 1))
+    with h5py.File(tmp_path / "old.h5", "w") as file:
+        file["hidden_states"] = states * mask[..., None, None] if tokens else states[:, 0]
+        file["labels"] = labels
+    line = ("store", "import", tmp_path / "old.h5", "--kind", "class", "--out", tmp_path / "store", "--dtype", "fp32")
+    assert command(*line)[0] == 0
+    store = bertvision.open_store(tmp_path / "store")
+    found = windows_of(store)
+    for row, ((_, name), values) in enumerate(found.items()):
+        if row % 9 == 0:
+            kept = states[int(name)][mask[int(name)]] if tokens else states[int(name), :1]
+            assert np.allclose(values.numpy(), kept.transpose(2, 0, 1))
+    run = bertvision.train(tmp_path / "store", heads="closed-form,adapter-64", out=tmp_path / "run", quiet=True)
+    best = "closed-form" if tokens else "adapter-64"
+    assert run.scores["marks"][0]["held_out"][best]["accuracy"]["value"] > 0.9 or not tokens
+    code, _, error = command("predict", tmp_path / "run", "a text")
+    assert code == 1
+    assert "whose encoder is not known" in error
+    code, _, error = command(*line[:-2], "--states", "nothing")
+    assert "has no dataset 'nothing': it has hidden_states, labels" in error

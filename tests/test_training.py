@@ -172,6 +172,9 @@ def test_states_too_large_for_memory_go_to_a_file_and_are_the_same(monkeypatch: 
     assert all(torch.equal(a, b) for a, b in zip(memory, file, strict=True))
 
 
+VARIANTS = ("--heads", "default,adapter-64:dropout=0/0.2")  # one label is the beginning of another
+
+
 def command_line(table: Path, out: Path, *more: str) -> list[str]:
     return [
         sys.executable, "-m", "bertvision", "fit", "table", "--backbone", "tiny", "--train", str(table),
@@ -181,8 +184,8 @@ def command_line(table: Path, out: Path, *more: str) -> list[str]:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_run_is_resumed_to_the_same_numbers(how: int, table: Path, tmp_path: Path) -> None:
-    subprocess.run(command_line(table, tmp_path / "whole"), check=True, capture_output=True)
-    process = subprocess.Popen(command_line(table, tmp_path / "run"), stderr=subprocess.PIPE, text=True)
+    subprocess.run(command_line(table, tmp_path / "whole", *VARIANTS), check=True, capture_output=True)
+    process = subprocess.Popen(command_line(table, tmp_path / "run", *VARIANTS), stderr=subprocess.PIPE, text=True)
     log = tmp_path / "run.partial" / "log.jsonl"
     while not log.exists() and process.poll() is None:
         time.sleep(0.05)
@@ -194,10 +197,10 @@ def test_an_interrupted_run_is_resumed_to_the_same_numbers(how: int, table: Path
         assert process.returncode == 1
         assert "--resume goes on" in errors
         assert "Traceback" not in errors
-    refused = subprocess.run(command_line(table, tmp_path / "run"), capture_output=True, text=True)
+    refused = subprocess.run(command_line(table, tmp_path / "run", *VARIANTS), capture_output=True, text=True)
     assert refused.returncode == 1
     assert "unfinished run" in refused.stderr
-    done = subprocess.run(command_line(table, tmp_path / "run", "--resume"), capture_output=True, text=True)
+    done = subprocess.run(command_line(table, tmp_path / "run", *VARIANTS, "--resume"), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Resuming at step" in done.stderr
     assert scores_of(Run(tmp_path / "run")) == scores_of(Run(tmp_path / "whole"))

@@ -11,6 +11,7 @@ from bertvision.errors import UserError
 
 if TYPE_CHECKING:
     from bertvision.model import Model
+    from bertvision.options import FitOptions
     from bertvision.runs import Run
     from bertvision.stores.reader import Store
 
@@ -20,34 +21,34 @@ __all__ = ["UserError", "compare", "evaluate", "extract", "fit", "load", "open_s
 
 def fit(task: str = "table", *, resume: bool = False, quiet: bool = False, **options: Any) -> "Run":
     """One run; the options are those of `bertvision fit --help`, with underscores. Returns the finished Run."""
-    from bertvision.options import FitOptions
     from bertvision.progress import Progress
     from bertvision.training.fit import fit as run_fit
 
-    for name in ("heads", "epochs", "marks", "freeze", "data", "train", "dev", "out", "backbone"):
-        value = options.get(name)
-        if isinstance(value, (list, tuple)):
-            options[name] = ",".join(str(part) for part in value)
-        elif value is not None:
-            options[name] = str(value)
-    known = FitOptions.__dataclass_fields__
-    for name in options:
-        if name not in known:
-            from bertvision.registry import unknown
-
-            raise unknown("option", name, list(known))
-    return run_fit(FitOptions(task=task, **options), resume=resume, progress=Progress(quiet))
+    return run_fit(_options(task=task, **options), resume=resume, progress=Progress(quiet))
 
 
-def extract(source: str, task: str, *, out: str | Path, quiet: bool = False, **options: Any) -> "Store | None":
-    """Keep the states of an encoder, or of RUN[@MARK], in a store; the options are those of `bertvision extract`."""
+def _options(**given: Any) -> "FitOptions":
+    """Options as a Python user writes them: lists, numbers and paths where the command line has words."""
     from bertvision.options import FitOptions
+    from bertvision.registry import unknown
+
+    known = FitOptions.__dataclass_fields__
+    for name, value in given.items():
+        if name not in known:
+            raise unknown("option", name, list(known))
+        if value is not None and known[name].type in ("str", "str | None", str, str | None):
+            given[name] = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return FitOptions(**given)
+
+
+def extract(source: str | Path, task: str, *, out: str | Path, quiet: bool = False, **options: Any) -> "Store | None":
+    """Keep the states of an encoder, or of RUN[@MARK], in a store; the options are those of `bertvision extract`."""
     from bertvision.progress import Progress
     from bertvision.training.extract import ExtractOptions
     from bertvision.training.extract import extract as write
 
     own = {name: options.pop(name) for name in list(options) if name in ExtractOptions.__dataclass_fields__}
-    return write(source, FitOptions(task=task, **options), ExtractOptions(str(out), **own), Progress(quiet))
+    return write(str(source), _options(task=task, **options), ExtractOptions(str(out), **own), Progress(quiet))
 
 
 def open_store(store: str | Path) -> "Store":
@@ -59,12 +60,10 @@ def open_store(store: str | Path) -> "Store":
 
 def train(store: str | Path, *, epochs: int | None = None, quiet: bool = False, **options: Any) -> "Run":
     """Heads from a store alone; the options are those of `bertvision train --help`."""
-    from bertvision.options import FitOptions
     from bertvision.progress import Progress
     from bertvision.training.stored import train as run_train
 
-    options = {name: str(value) if name in ("out", "heads") else value for name, value in options.items()}
-    return run_train(open_store(store), FitOptions(polish=epochs, epochs="0", **options), Progress(quiet))
+    return run_train(open_store(store), _options(polish=epochs, epochs="0", **options), Progress(quiet))
 
 
 def load(run: str | Path, model: str | None = None) -> "Model":

@@ -92,8 +92,12 @@ def evaluate_on_store(reference: str | Path, store: Store, force: bool, progress
             f"'{store.place}' is not for '{run.path}': {'; '.join(strange)}. --force tries it all the same."
         )
     setting = setting_of(store, replace(options, heads="none", out=None), progress)
-    heads, _ = load_heads(folder, shape, [name for name in entry["pairs"] if not name.startswith("top-")])
-    heads = fed(heads, store, progress)
+    loaded, ways = load_heads(folder, shape, list(entry["pairs"]))
+    read = "separate" if store.header.options["pairs"] == "separate" else "joint"
+    other = [name for name in loaded if ways[name] != read]
+    if other:
+        progress.say(f"left out, as they do not read pairs as the store has them ({read}): {', '.join(other)}")
+    heads = fed({name: head for name, head in loaded.items() if name not in other}, store, progress)
     outputs = {split: answer(setting, store.only(split), heads, split) for split in setting.evaluated}
     for found in outputs.values():
         for name, ensemble in load_ensembles(folder).items():
@@ -164,7 +168,7 @@ def _dev_parts(model: Model, data: str | None, dev: str | None) -> dict[str, Exa
     parts = {name: part for name, part in parts.items() if name not in ("train", HELD_OUT)}
     for name, part in parts.items():
         # Rows that were dev when the run was made may be others now, and others may have been trained on.
-        if data is None and part.digest() != model.info["data"][name]["sha256"]:
+        if data is None and part.digest() != model.info["data"].get(name, {}).get("sha256"):
             raise UserError(f"The run's {name} data has changed since. Give the file or folder to score on.")
     return parts
 

@@ -29,7 +29,7 @@ def league(references: Sequence[str | Path]) -> tuple[str, list[dict[str, Any]]]
                     "run": str(run.path),
                     "epoch": mark,
                     "held_out": found[metric],
-                    "dev": entry["dev"][model][metric],
+                    "dev": entry.get("dev", entry["held_out"])[model][metric],
                     "parameters": count,
                     "seconds": entry["seconds"],
                 }

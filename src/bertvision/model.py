@@ -77,8 +77,13 @@ class Model:
         """The checkpoint's own; of a run that was trained on a store, the one whose states are in there."""
         store = self.info.get("store")
         where = str(folder / "encoder") if store is None else store["encoder"]
-        shape = self.shape
-        encoder = backbone_family.load(where, shape.outputs, 0, span=shape.span, pooled=shape.pooled)
+        if where is None:
+            raise UserError(f"'{self.run.path}' was trained on imported states, whose encoder is not known: it can"
+                            " be scored on stores only (evaluate --store).")  # fmt: skip
+        # Of a backbone that was not fine-tuned here, the output layer is new, as it was when its states were stored.
+        new, shape = store is not None and store["source"]["mark"] is None, self.shape
+        pooled = None if new else shape.pooled
+        encoder = backbone_family.load(where, shape.outputs, 0, span=shape.span, pooled=pooled)
         if store is not None and weights_digest(encoder) != store["source"]["weights_sha256"]:
             raise UserError(f"'{where}' is no longer the encoder on whose states '{self.run.path}' was trained.")
         return encoder

@@ -129,7 +129,8 @@ def start(path: Path, resume: bool) -> Run:
 
 
 def finish(run: Run, path: Path) -> Run:
-    shutil.rmtree(run.path / "state", ignore_errors=True)
+    for unneeded in ("state", "states"):
+        shutil.rmtree(run.path / unneeded, ignore_errors=True)
     run.path.rename(path)
     return Run(path)
 

@@ -18,10 +18,10 @@ def run(finished: Run) -> None:
     scores, info = finished.scores, finished.info
     metric, selected = scores["metric"], scores["selected"]
     marks = scores["marks"]
+    split = reported(marks[-1])
     names = sorted(marks[-1]["held_out"], key=lambda name: (name.startswith("ensemble"), name != "encoder"))
-    board = Table(
-        title=f"{scores['task']}: dev {metric} by epochs of fine-tuning", caption="* selected on held-out data"
-    )
+    title = f"{scores['task']}: {split.replace('_', '-')} {metric} by epochs of fine-tuning"
+    board = Table(title=title, caption="* selected on held-out data")
     board.add_column("model", no_wrap=True)
     board.add_column("parameters", justify="right")
     for entry in marks:
@@ -31,7 +31,7 @@ def run(finished: Run) -> None:
         for entry in marks:
             chosen = selected == {"model": name, "mark": entry["epoch"]}
             best_here = name == entry["selected"]
-            found = entry["dev"].get(name)
+            found = entry[split].get(name)
             text = f"{found[metric]['value']:.3f}" if found else "-"
             cells.append(f"[bold green]{text}*[/]" if chosen else f"[bold]{text}[/]" if best_here else text)
         base = name.removesuffix("+polish")
@@ -68,19 +68,24 @@ def run(finished: Run) -> None:
     )
 
 
+def reported(entry: dict[str, Any]) -> str:
+    """The split to show: dev or, of a store that has none, what was held out."""
+    return "dev" if "dev" in entry else next((key for key in entry if key.startswith("dev")), "held_out")
+
+
 def _curve(console: Console, scores: dict[str, Any]) -> None:
     """A bar per mark for the encoder and for what was chosen there, on dev."""
     metric = scores["metric"]
     for entry in scores["marks"]:
         for label, model in (("encoder", "encoder"), ("best", entry["selected"])):
-            value = entry["dev"][model][metric]["value"]
+            value = entry[reported(entry)][model][metric]["value"]
             _bar(console, f"{entry['epoch']:>5} {label:<8}", value, "cyan" if label == "encoder" else "green")
 
 
 def _less_data(console: Console, entry: dict[str, Any], metric: str) -> None:
     """A bar per share of the data, for heads that were trained on several."""
     curves: dict[str, dict[float, float]] = {}
-    for label, found in entry["dev"].items():
+    for label, found in entry[reported(entry)].items():
         name, suffix, rest = label.partition("+polish")
         options = name.split(":")
         share = next((option[5:].removesuffix("%") for option in options if option.startswith("data=")), None)

@@ -153,10 +153,14 @@ class Encoder(nn.Module):
 
     @contextmanager
     def cut(self, depth: int) -> Iterator[None]:
-        """Inside, layers above `depth` are not computed: `forward` gives fewer of them, and no logits worth reading."""
+        """Inside, layers above `depth` are not computed: `forward` gives fewer of them, and no logits worth reading.
+
+        Where a last norm is applied to whatever layer is the last, one more is computed, to be that one.
+        """
         stack = layers_of(self.model.base_model)
-        above = list(stack)[depth:]
-        del stack[depth:]
+        kept = depth + hasattr(self.model.base_model, "final_norm")
+        above = list(stack)[kept:]
+        del stack[kept:]
         try:
             yield
         finally:

@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from bertvision.errors import UserError
+
 
 class Given(nn.Module):
     """Stands where the embeddings were, and passes on the states that the model was called with."""
@@ -23,6 +25,10 @@ class TopLayers(nn.Module):
 
     def __init__(self, base: Any, count: int) -> None:
         super().__init__()
+        if len(layers_of(base)) != base.config.num_hidden_layers:
+            raise UserError(
+                f"This encoder ({base.config.model_type}) shares its layers: its last {count} cannot be copied."
+            )
         bottom = layers_of(base)[: len(layers_of(base)) - count]
         left_out = {id(value): None for part in (base.embeddings, bottom) for value in part.parameters()}
         self.model = deepcopy(base, left_out)  # the bottom's weights, most of the memory, are not copied

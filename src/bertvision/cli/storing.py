@@ -1,5 +1,6 @@
-"""Commands about hidden states at rest: extract, train, and store info, verify, convert."""
+"""Commands about hidden states at rest: extract, train, plan, and store info, verify, convert, import."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +11,7 @@ from bertvision.errors import UserError
 from bertvision.options import FitOptions
 
 StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="A store: a folder, or a URL that fsspec knows.")]
+Repair = Annotated[bool, typer.Option("--repair", help="Test a finished store, and write damaged files again.")]
 store_app = typer.Typer(help="Look at a store of hidden states, test it, or write it in another number format.")
 app.add_typer(store_app, name="store")
 
@@ -37,9 +39,7 @@ def extract(
     ] = "1/1",
     shard_size: Annotated[int, typer.Option(help="Megabytes per file.")] = 128,
     order: Annotated[int, typer.Option(help="Seed of the order in which windows are stored.")] = 0,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Test a finished store, and write damaged files again.")
-    ] = False,
+    repair: Repair = False,
     json: Json = False,
     debug: Debug = False,
     **options: Any,
@@ -58,7 +58,9 @@ def extract(
 
     chosen = ExtractOptions(out, split, dtype, views, layers, pca, shard, shard_size, order, repair)
     store = write(source, FitOptions(**options), chosen, Progress(quiet=json))
-    if store is None:
+    if store is None and json:
+        print_json({"store": out, "finished": False})
+    elif store is None:
         typer.echo("This part is written; the store is whole when the other parts are.")
     else:
         _print_info(store, json)
@@ -149,6 +151,7 @@ def convert(
     store: StoreArgument,
     out: Annotated[str, typer.Option(help="The store to write.")],
     dtype: Annotated[str, typer.Option(help="fp32, fp16, bf16 or int8.")],
+    repair: Repair = False,
     debug: Debug = False,
 ) -> None:
     """Write a store again in another number format, without the encoder."""
@@ -158,7 +161,26 @@ def convert(
 
     if out == store:
         raise UserError("--out must be another store.")
-    _print_info(rewrite(open_store(store), out, dtype, Progress()), False)
+    _print_info(rewrite(open_store(store), out, dtype, repair, Progress()), False)
+
+
+@store_app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(help="HDF5 with states (N, T, D, L) or (N, D, L), and a label for each.")],
+    out: Annotated[str, typer.Option(help="The store to write.")],
+    kind: Annotated[str, typer.Option(help="`class` or `score`.")],
+    dev: Annotated[Path | None, typer.Option(help="A second file like it, to report on.")] = None,
+    states: Annotated[str, typer.Option(help="Name of the dataset of states.")] = "hidden_states",
+    labels: Annotated[str, typer.Option(help="Name of the dataset of labels.")] = "labels",
+    mask: Annotated[str, typer.Option(help="Name of the dataset of masks, if there is one.")] = "attention_mask",
+    dtype: Annotated[str, typer.Option(help="fp32, fp16, bf16 or int8.")] = "fp16",
+    debug: Debug = False,
+) -> None:
+    """Make a store of hidden states that were kept as HDF5, padded and in float32, as the original project did."""
+    from bertvision.progress import Progress
+    from bertvision.training.imported import import_hdf5
+
+    _print_info(import_hdf5(file, dev, kind, (states, labels, mask), out, dtype, Progress()), False)
 
 
 def _print_info(store: Any, as_json: bool) -> None:

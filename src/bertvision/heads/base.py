@@ -96,7 +96,7 @@ class Head(nn.Module):
             layers = states.read(self.views, self.normalised)  # (B, L, V, D)
             if self.pooled:  # the paper's last channel: the pooler's output
                 assert states.pooled is not None
-                layers = torch.cat([layers, states.pooled[:, None, None]], 1)
+                layers = torch.cat([layers, states.pooled[:, None, None].expand(-1, -1, layers.shape[2], -1)], 1)
             parts.append(self.body(layers).flatten(1))
         if self.cosines:
             # Cosines of one encoder lie close together near 1: centred and stretched, so that small steps count.

@@ -1,10 +1,10 @@
 """Heads found without a learning rate: ridge regressions on each layer, in closed form, and a mix of them.
 
 Two passes over the states. The first sums up what ridge regression needs (means, second moments: their size does not
-depend on the number of examples); an eigendecomposition then solves every strength at once. The second makes
-leave-one-out predictions, which are exact and free for ridge regression: they choose the strength of each layer, say
-how good each layer is by itself (`profile`), and teach a small stack how to weigh the layers. All of it together is
-one linear layer over every view of every layer.
+depend on the number of examples); an eigendecomposition then solves every strength at once, and generalised
+cross-validation, which the same sums give, chooses one. The second pass makes leave-one-out predictions, which are
+exact and cheap for ridge regression: they say how good each layer is by itself (`profile`) and teach a small stack how
+to weigh the layers. All of it together is one linear layer over every view of every layer.
 """
 
 from collections.abc import Iterator
@@ -62,20 +62,20 @@ class ClosedForm(Head):
             for states, targets in batches():
                 states = states if self.layers is None else states.only(self.layers)
                 wanted = functional.one_hot(targets, outputs) if kind == "class" else targets[:, None]
-                yield states.read(self.views, self.normalised).flatten(2), wanted.double()
+                yield states.read(self.views, self.normalised).flatten(2).cpu(), wanted.double().cpu()
 
         ridges = [_Ridge(len(self.views) * self.width // self.count, outputs) for _ in range(self.count)]
         for states, wanted in pairs():
             for layer, ridge in enumerate(ridges):
                 ridge.add(states[:, layer], wanted)
+        if not ridges[0].count:
+            return  # no example at all: it stays as it was born
         for ridge in ridges:
             ridge.decompose()
-        left_out, targets = _left_out(pairs(), ridges)  # (N, L, S, C), (N, C)
-        best = ((left_out - targets[:, None, None]) ** 2).mean((0, 3)).argmin(1)
-        chosen = left_out[:, torch.arange(self.count), best]  # (N, L, C)
-        self.profile.copy_(_profile(chosen, targets))
-        mix, bias = _stack_classes(chosen, targets) if kind == "class" else _stack_scores(chosen, targets)
-        self._write(ridges, best, mix, bias)
+        left_out, targets = _left_out(pairs(), ridges)  # (N, L, C), (N, C)
+        self.profile.copy_(_profile(left_out, targets))
+        mix, bias = _stack_classes(left_out, targets) if kind == "class" else _stack_scores(left_out, targets)
+        self._write(ridges, mix, bias)
 
     @torch.no_grad()
     def solve_like(self, other: Head) -> None:
@@ -89,11 +89,10 @@ class ClosedForm(Head):
     def _by_view(self) -> Tensor:
         return self.output.weight.view(self.output.out_features, len(self.views), -1)
 
-    def _write(self, ridges: list["_Ridge"], best: Tensor, mix: Tensor, bias: Tensor) -> None:
+    def _write(self, ridges: list["_Ridge"], mix: Tensor, bias: Tensor) -> None:
         """The stack (outputs, L, C) of ridge regressions as one linear layer over (V, width); the rest starts at 0."""
-        found = [ridge.weights(int(strength)) for ridge, strength in zip(ridges, best, strict=True)]
-        weights = torch.stack([weight for weight, _ in found])  # (L, V * D, C)
-        offsets = torch.stack([offset for _, offset in found])  # (L, C)
+        weights = torch.stack([ridge.weights for ridge in ridges])  # (L, V * D, C)
+        offsets = torch.stack([ridge.target - ridge.mean @ ridge.weights for ridge in ridges])  # (L, C)
         joined = torch.einsum("olc,lfc->olf", mix, weights).unflatten(2, (len(self.views), -1))  # (outputs, L, V, D)
         self.output.weight.zero_()
         self._by_view[..., : self.width] = joined.transpose(1, 2).flatten(2).to(self._by_view)
@@ -106,6 +105,7 @@ class _Ridge:
     def __init__(self, features: int, outputs: int) -> None:
         self.count = 0
         self.inputs, self.targets = torch.zeros(features).double(), torch.zeros(outputs).double()
+        self.squares = torch.zeros(outputs).double()
         self.moments = torch.zeros(features, features).double()
         self.products = torch.zeros(features, outputs).double()
 
@@ -113,28 +113,32 @@ class _Ridge:
         self.count += len(inputs)
         self.inputs += inputs.double().sum(0)
         self.targets += targets.sum(0)
+        self.squares += (targets**2).sum(0)
         # Products of a few hundred normalised states are exact enough in float32; their sums are not.
         self.moments += inputs.T @ inputs
         self.products += inputs.double().T @ targets
 
     def decompose(self) -> None:
-        self.mean, self.target = self.inputs / self.count, self.targets / self.count
-        values, self.axes = torch.linalg.eigh(self.moments - self.count * torch.outer(self.mean, self.mean))
-        values = values.clamp(min=0)
-        self.aims = self.axes.T @ (self.products - self.count * torch.outer(self.mean, self.target))  # (F, C)
-        self.inverse = 1 / (values[:, None] + STRENGTHS * values.mean().clamp(min=1e-9))  # (F, S)
-
-    def weights(self, strength: int) -> tuple[Tensor, Tensor]:
-        weights = self.axes @ (self.inverse[:, strength, None] * self.aims)
-        return weights, self.target - self.mean @ weights
+        """All strengths at once; the one with the least error by generalised cross-validation is taken."""
+        count = self.count
+        self.mean, self.target = self.inputs / count, self.targets / count
+        values, self.axes = torch.linalg.eigh(self.moments - count * torch.outer(self.mean, self.mean))
+        values = values.clamp(min=0)[:, None]
+        aims = self.axes.T @ (self.products - count * torch.outer(self.mean, self.target))  # (F, C)
+        inverse = 1 / (values + STRENGTHS * values.mean().clamp(min=1e-9))  # (F, S)
+        explained = (2 * inverse - values * inverse**2).T @ aims**2  # (S, C)
+        errors = (self.squares - count * self.target**2 - explained).sum(1) / count
+        freedom = 1 + (values * inverse).sum(0)
+        self.strength = int((errors / (1 - freedom / count).clamp(min=1e-3) ** 2).argmin())
+        self.inverse = inverse[:, self.strength]  # (F,)
+        self.weights = self.axes @ (self.inverse[:, None] * aims)  # (F, C)
 
     def left_out(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """What each example would be told if it had been left out, (B, S, C)."""
-        turned = (inputs.double() - self.mean) @ self.axes
-        leverage = turned**2 @ self.inverse + 1 / self.count  # (B, S)
-        fitted = torch.einsum("bf,fs,fc->bsc", turned, self.inverse, self.aims) + self.target
-        error = (targets[:, None] - fitted) / (1 - leverage).clamp(min=1e-6)[..., None]
-        return targets[:, None] - error
+        """What each example would be told if it had been left out, (B, C)."""
+        centred = inputs.double() - self.mean
+        leverage = (centred @ self.axes) ** 2 @ self.inverse + 1 / self.count  # (B,)
+        error = (targets - self.target - centred @ self.weights) / (1 - leverage).clamp(min=1e-6)[:, None]
+        return targets - error
 
 
 def _left_out(pairs: Iterator[tuple[Tensor, Tensor]], ridges: list[_Ridge]) -> tuple[Tensor, Tensor]:

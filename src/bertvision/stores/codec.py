@@ -56,11 +56,11 @@ class Int8:
 
     @classmethod
     def fitted(cls, sample: Tensor) -> "Int8":
-        return cls(sample.mean(0), sample.std(0).clamp(min=1e-6))
+        return cls(sample.mean(0), sample.std(0, correction=0).clamp(min=1e-6))
 
     def encode(self, states: Tensor) -> dict[str, Tensor]:
         level = (states - self.centre) / self.spread
-        scales = (level.abs().amax(-1) / LEVELS).clamp(min=1e-6).half()
+        scales = (level.abs().amax(-1) / LEVELS).clamp(1e-6, 6e4).half()
         rounded = (level / scales.float()[..., None]).round_().clamp_(-LEVELS, LEVELS)
         return {"states": rounded.to(torch.int8), "scales": scales}
 
@@ -85,7 +85,9 @@ class Pca:
     def fitted(cls, sample: Tensor, components: int, dtype: str) -> "Pca":
         mean = sample.mean(0)
         centred = (sample - mean).double().transpose(0, 1)  # (L, N, D)
-        axes = torch.linalg.eigh(centred.transpose(1, 2) @ centred)[1][..., -components:].float()
+        axes = torch.linalg.eigh(centred.transpose(1, 2) @ centred)[1][..., -components:]
+        # An axis may point either way: always the same one, so that parts made elsewhere agree.
+        axes = (axes * torch.sign(axes.gather(1, axes.abs().argmax(1, keepdim=True)))).float()
         narrow = torch.einsum("nld,ldc->nlc", sample - mean, axes)
         return cls(mean, axes, codec(dtype, None, narrow))
 

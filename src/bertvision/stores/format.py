@@ -119,12 +119,14 @@ def read_manifest(place: Place, files: bool = True) -> dict[str, Any]:
     if schema != SCHEMA:
         raise UserError(f"'{place}' has schema {schema}; this version of bertvision reads schema {SCHEMA}.")
     if files:
-        damaged = [name for name, entry in manifest["files"].items() if not _has_size(place, name, entry["bytes"])]
-        refuse(place, manifest, damaged, "missing or cut off")
+        cut = [name for name, entry in manifest["files"].items() if not has_size(place, name, entry["bytes"])]
+        refuse(place, manifest, cut, "missing or cut off")
+        small = [name for name, entry in manifest["files"].items() if "split" not in entry]
+        refuse(place, manifest, damaged(place, manifest, small), "damaged")
     return manifest
 
 
-def _has_size(place: Place, name: str, size: int) -> bool:
+def has_size(place: Place, name: str, size: int) -> bool:
     return place.exists(name) and place.size(name) == size
 
 

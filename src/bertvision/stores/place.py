@@ -3,13 +3,15 @@
 import hashlib
 import json
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import fsspec  # type: ignore[import-untyped]
+import fsspec
 
 from bertvision.errors import UserError
 
@@ -21,6 +23,7 @@ class Place:
         self.is_local = "file" in self.files.protocol if isinstance(self.files.protocol, tuple) else False
         self.root = str(Path(root)) if self.is_local else root.rstrip("/")
         self._fetched: dict[str, Path] = {}
+        self._folder: Path | None = None
 
     def __str__(self) -> str:
         return self.url
@@ -48,8 +51,8 @@ class Place:
         except OSError as error:
             raise UserError(f"'{self.url}' cannot be written: {error.strerror or error}.") from None
 
-    def write(self, name: str, fill: Callable[[Path], object]) -> None:
-        """Let `fill` write a local file, and give it its name when it is whole and on the disk."""
+    def write(self, name: str, fill: Callable[[Path], object]) -> str:
+        """Let `fill` write a local file, and give it its name when it is whole and on the disk; returns its digest."""
         folder = self.root if self.is_local else None
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}.", suffix=".tmp", delete=False) as file:
             aside = Path(file.name)
@@ -57,12 +60,15 @@ class Place:
             fill(aside)
             with aside.open("rb") as written:
                 os.fsync(written.fileno())
+            made = digest(aside)
+            self._forget(name)
             if self.is_local:
                 os.chmod(aside, 0o644)  # temporary files are for their owner only
                 os.replace(aside, self.path(name))
             else:
                 self.files.put_file(str(aside), self.path(f".{name}.tmp"))
                 self.files.mv(self.path(f".{name}.tmp"), self.path(name))
+            return made
         finally:
             aside.unlink(missing_ok=True)
 
@@ -77,19 +83,25 @@ class Place:
             raise UserError(f"'{self.path(name)}' cannot be read: {error}.") from None
 
     def remove(self, name: str) -> None:
+        self._forget(name)
         with suppress(FileNotFoundError):
             self.files.rm_file(self.path(name))
+
+    def _forget(self, name: str) -> None:
+        if copy := self._fetched.pop(name, None):
+            copy.unlink(missing_ok=True)
 
     def local(self, name: str) -> Path:
         """The file on this machine: itself, or a copy that is fetched once."""
         if self.is_local:
             return Path(self.path(name))
         if name not in self._fetched:
-            label = hashlib.sha256(self.url.encode()).hexdigest()[:16]
-            folder = Path(tempfile.gettempdir()) / "bertvision-stores" / label
-            folder.mkdir(parents=True, exist_ok=True)
-            self.files.get_file(self.path(name), str(folder / name))
-            self._fetched[name] = folder / name
+            if self._folder is None:  # of this process alone, and gone with it
+                self._folder = Path(tempfile.mkdtemp(prefix="bertvision-store-"))
+                weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            copy = self._folder / name
+            self.files.get_file(self.path(name), str(copy))
+            self._fetched[name] = copy
         return self._fetched[name]
 
 

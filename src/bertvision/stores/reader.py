@@ -49,6 +49,7 @@ class Rows:
     id: list[str]
     length: np.ndarray
     targets: np.ndarray
+    rank: np.ndarray | None  # of training windows: which of them a share of the data has
     shard: np.ndarray  # names
     first: np.ndarray  # where its tokens (or views) begin in the shard
     place: np.ndarray  # which window of the shard it is
@@ -82,7 +83,7 @@ class Store:
     @cached_property
     def rows(self) -> Rows:
         tables = [pyarrow.parquet.read_table(self.place.local(f"rows-{split}.parquet")) for split in self.splits]
-        table = pyarrow.concat_tables(tables)
+        table = pyarrow.concat_tables(tables, promote_options="default")
         column = {name: table[name].to_numpy() for name in table.column_names if name != "id"}
         targets = np.stack([column["start"], column["end"]], 1) if "start" in column else column["target"]
         split = np.repeat(list(self.splits), [len(part) for part in tables])
@@ -92,7 +93,8 @@ class Store:
         before = np.cumsum(taken) - taken
         return Rows(
             split, column["window"], column["example"], table["id"].to_pylist(), column["length"], targets,
-            column["shard"], before - before[begins][groups], np.arange(len(taken)) - begins[groups],
+            column.get("rank"), column["shard"], before - before[begins][groups],
+            np.arange(len(taken)) - begins[groups],
         )  # fmt: skip
 
     def examples(self, split: str) -> pyarrow.Table:

@@ -46,7 +46,8 @@ def load_heads(
         heads[name] = make(name.removesuffix(POLISHED), shape, donor)
         prefix = f"{name}/"
         own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-        heads[name].load_state_dict(own)
+        if not heads[name].borrows or donor is not None:  # without its layers it is only a name
+            heads[name].load_state_dict(own)
     return heads, {name: kept[name]["pairs"] for name in names}
 
 

@@ -24,6 +24,7 @@ from bertvision.stores.format import TOKENS, Header, Shard, plan
 from bertvision.stores.place import Place
 from bertvision.stores.reader import Store, open_store
 from bertvision.stores.writer import Writer, finite
+from bertvision.tasks.sampling import ranks
 from bertvision.training.batches import by_length
 from bertvision.training.interrupts import Interrupts
 from bertvision.training.provenance import tokenizer_digest, weights_digest
@@ -72,38 +73,49 @@ def extract(source: str, fit: FitOptions, options: ExtractOptions, progress: Pro
     """Write a store, or what is missing of it. None: other parts are not finished yet."""
     command = command_of(source, fit, options)
     encoder, fit, origin = source_of(source, fit)
-    fit = replace(fit, pairs="joint" if fit.pairs == "auto" else fit.pairs)
     setting = prepare(replace(fit, heads="none"), progress, encoder)
+    # A single text, or a question, has no second one to be read by itself.
+    pairs = "separate" if fit.pairs == "separate" and setting.encoded["train"].alone is not None else "joint"
+    setting = replace(setting, options=replace(setting.options, pairs=pairs))
+    splits = splits_of(setting, options.split)
+    for split in splits if "data" in origin else ():
+        if setting.parts[split].digest() != origin["data"][split]["sha256"]:
+            raise UserError(
+                f"The {split.replace('_', '-')} rows are not those of '{source}': what it was fine-tuned on must not be"
+                " held out here. Leave out --limit and other options of the data; the run's own are taken."
+            )
     where = {"encoder": origin["where"], "data": fit.data, "train": fit.train, "dev": fit.dev}
     with Interrupts() as interrupts:
         progress.guard = interrupts.check
         try:
-            done = keep(setting, options, origin, where, command)
+            done = keep(setting, options, splits, origin, where, command)
         except KeyboardInterrupt:
             raise Interrupted(f"Interrupted. What is written is kept; go on with: {command}") from None
     return open_store(options.out) if done else None
 
 
 def keep(
-    setting: Setting, options: ExtractOptions, origin: dict[str, Any], where: dict[str, Any], command: str
+    setting: Setting,
+    options: ExtractOptions,
+    splits: list[str],
+    origin: dict[str, Any],
+    where: dict[str, Any],
+    command: str,
 ) -> bool:
     """Write what is missing of a store; is it whole now?"""
     place, progress = Place(options.out), setting.progress
-    splits = splits_of(setting, options.split)
     header = header_of(setting, options, origin, splits)
     shards = [shard for split in splits for shard in plan(split, setting.encoded[split].together.lengths, header)]
-    place.make()
-    writer = Writer(place, header, shards, command, where)
-    part, of = options.part()
     reading = Reading(setting, header)
-    with writer.alone(part, of):
-        codec = writer.open(lambda: reading.sample(shards[0]))
-        for split in splits:
-            _describe(writer, setting, split, [shard for shard in shards if shard.split == split])
-        missing = writer.missing(part, of, options.repair)
-        writer.check_room(missing)
+    place.make()
+    writer = Writer(place, header, shards, command, where, options.part())
+    with writer.writing(options.repair):
+        missing = writer.missing()
         size, total = sum(s.bytes for s in missing), sum(s.bytes for s in shards)
         progress.say(f"{place}: {total / 1e9:.2f} GB in {len(shards)} shards, {size / 1e9:.2f} GB of it to write now")
+        codec = writer.codec(lambda: reading.sample(shards[0]))
+        for split in splits:
+            _describe(writer, setting, split, [shard for shard in shards if shard.split == split])
         with progress.bar("extract", sum(len(shard.windows) for shard in missing)) as bar:
             for shard in missing:
                 writer.write(shard, reading.shard(shard, codec, bar.tick))
@@ -128,9 +140,12 @@ def source_of(source: str, fit: FitOptions) -> tuple[Encoder | None, FitOptions,
     """The encoder of `RUN[@MARK]` with its own output layer, or None for the name of a backbone."""
     name = source.rpartition("@")[0] if "@" in source else source
     if not (Path(name) / "run.json").exists():
-        return None, replace(fit, backbone=source), {"where": source, "mark": None}
+        where = str(Path(source).absolute()) if Path(source).is_dir() else source
+        return None, replace(fit, backbone=source), {"where": where, "mark": None}
     run, mark = open_run(source)
     info, given = run.info, FitOptions(**run.info["options"])
+    if "store" in info:
+        raise UserError(f"'{source}' was trained on a store; its encoder is '{info['store']['encoder']}'.")
     shape, folder = Shape(**info["shape"]), run.mark_folder(mark) / "encoder"
     if fit.task != given.task:
         raise UserError(f"'{source}' was fitted on {given.task}, so its states are of that task, not of {fit.task}.")
@@ -138,7 +153,12 @@ def source_of(source: str, fit: FitOptions) -> tuple[Encoder | None, FitOptions,
     left_open = [n for n in (*DECIDING, "data", "train", "dev") if getattr(fit, n) == getattr(defaults, n)]
     kept = {name: getattr(given, name) for name in left_open}
     encoder = backbone_family.load(str(folder), shape.outputs, 0, span=shape.span, pooled=shape.pooled)
-    origin = {"where": str(folder.absolute()), "mark": mark, "origin_sha256": info["weights_sha256"]}
+    origin = {
+        "where": str(folder.absolute()),
+        "mark": mark,
+        "origin_sha256": info["weights_sha256"],
+        "data": info["data"],
+    }
     return encoder, replace(fit, backbone=given.backbone, **kept), origin
 
 
@@ -345,6 +365,8 @@ def _describe(writer: Writer, setting: Setting, split: str, shards: list[Shard])
         "length": windows.lengths[order],
         "shard": np.repeat([shard.name for shard in shards], [len(shard.windows) for shard in shards]),
     }
+    if split == "train":
+        columns["rank"] = ranks(part)[examples]
     if setting.shape.span and windows.answers is not None:
         columns |= {"start": windows.answers[order, 0], "end": windows.answers[order, 1]}
     elif windows.answers is not None:

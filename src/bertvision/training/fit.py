@@ -127,7 +127,7 @@ class Fitting:
     def _evaluate(self, mark: str) -> None:
         setting = self.setting
         ridden = self.loop.riders.heads if self.loop.step else {}  # before the first step they know nothing
-        made = marks.report(setting, ridden, mark)
+        made = marks.report(setting, ridden, mark, self.run.path / "states")
         fine_tuning = {f"fine_tune_{part}": seconds for part, seconds in self.loop.seconds.items()}
         entry: dict[str, Any] = {
             "epoch": mark,

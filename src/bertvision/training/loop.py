@@ -107,7 +107,7 @@ class Loop:
         """Everything that decides how training goes on, as flat tensors."""
         state = {f"encoder.{name}": value for name, value in self.encoder.model.state_dict().items()}
         for name, head in self.riders.heads.items():
-            state |= {f"head.{name}.{key}": value for key, value in head.state_dict().items()}
+            state |= {f"head/{name}/{key}": value for key, value in head.state_dict().items()}
         for label, optimizer in (("encoder", self.optimizer), ("heads", self.riders.optimizer)):
             if optimizer is not None:
                 for index, moments in optimizer.state_dict()["state"].items():
@@ -116,8 +116,8 @@ class Loop:
         if torch.cuda.is_available():
             state["random.device"] = torch.cuda.get_rng_state()
         for name, stream in self.riders.random.items():
-            state[f"random.head.{name}"] = stream.state
-            state |= {f"random.head-device.{name}.{i}": value for i, value in enumerate(stream.device_states)}
+            state[f"random/head/{name}"] = stream.state
+            state |= {f"random/device/{name}/{i}": value for i, value in enumerate(stream.device_states)}
         return state
 
     def restore(self, state: dict[str, Tensor], step: int) -> None:
@@ -126,7 +126,7 @@ class Loop:
 
         self.encoder.model.load_state_dict(part("encoder."))
         for name, head in self.riders.heads.items():
-            head.load_state_dict(part(f"head.{name}."))
+            head.load_state_dict(part(f"head/{name}/"))
         for label, optimizer in (("encoder", self.optimizer), ("heads", self.riders.optimizer)):
             if optimizer is not None:
                 moments: dict[int, dict[str, Tensor]] = {}
@@ -136,8 +136,8 @@ class Loop:
                 optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
         torch.set_rng_state(state["random.encoder"])
         for name, stream in self.riders.random.items():
-            stream.state = state[f"random.head.{name}"]
-            stream.device_states = list(part(f"random.head-device.{name}.").values())
+            stream.state = state[f"random/head/{name}"]
+            stream.device_states = list(part(f"random/device/{name}/").values())
         if "random.device" in state:
             torch.cuda.set_rng_state(state["random.device"])
         self.step = step

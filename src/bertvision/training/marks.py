@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from bertvision.ensembling import Outputs
@@ -27,19 +28,20 @@ class Report:
     ensembles: dict[str, Ensemble] = field(default_factory=dict)
     thresholds: dict[str, float | None] = field(default_factory=dict)  # model -> null threshold, for spans
     predictions: dict[str, dict[str, Predictions]] = field(default_factory=dict)  # split -> model -> per example
-    mode: str | None = None  # where polished heads had their states from
+    modes: dict[str, str] = field(default_factory=dict)  # way of reading pairs -> where polished heads had states from
     polished_windows: int | None = None  # how many windows' token states fit in memory, for spans
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def report(setting: Setting, ridden: dict[str, Head], mark: str) -> Report:
-    """Let encoder, ridden heads, newly polished heads and ensembles answer all evaluated splits."""
+def report(setting: Setting, ridden: dict[str, Head], mark: str, folder: Path) -> Report:
+    """Let encoder, ridden heads, newly polished heads and ensembles answer all evaluated splits. States that are kept
+    on disk meanwhile lie in `folder`."""
     made = Report({split: {} for split in setting.evaluated})
     ways = _ways(setting)
     for way in dict.fromkeys(["joint", *ways]):
         heads = dict(ridden) if way == "joint" else {}
         if way in ways:
-            heads |= _polish(setting, way, ridden, mark, made)
+            heads |= _polish(setting, way, ridden, mark, made, folder)
         answer_all(setting, way, heads, mark, made)
     conclude(setting, made)
     return made
@@ -68,7 +70,7 @@ def entry(setting: Setting, made: Report) -> dict[str, Any]:
         "goodness": goodness(judge, answers[selected], setting.metric)[0],
         "best_head": best(heads, judge, setting.metric) if heads else None,
         "pairs": made.pairs,
-        "mode": made.mode,
+        "modes": made.modes,
     }
     profiles = {name: head.profile for name, head in made.heads.items() if isinstance(head, ClosedForm)}
     if profiles:
@@ -90,7 +92,9 @@ def _ways(setting: Setting) -> list[str]:
     return ["joint", "separate"] if setting.options.pairs == "auto" else [setting.options.pairs]
 
 
-def _polish(setting: Setting, way: str, ridden: dict[str, Head], mark: str, made: Report) -> dict[str, Head]:
+def _polish(
+    setting: Setting, way: str, ridden: dict[str, Head], mark: str, made: Report, folder: Path
+) -> dict[str, Head]:
     """Heads trained on the states of the encoder as it is at this mark."""
     options, encoder = setting.options, setting.encoder
     assert options.polish is not None  # the setting has decided
@@ -103,9 +107,9 @@ def _polish(setting: Setting, way: str, ridden: dict[str, Head], mark: str, made
         for name in heads.keys() & ridden.keys():
             heads[name].load_state_dict(ridden[name].state_dict())
     started = time.perf_counter()
-    with supplied(setting, way, heads, mark) as supply:
+    with supplied(setting, way, heads, mark, folder) as supply:
         made.seconds[f"collect_{way}_train"] = time.perf_counter() - started
-        made.mode, started = supply.mode, time.perf_counter()
+        made.modes[way], started = supply.mode, time.perf_counter()
         if supply.rows is not None:
             made.polished_windows = len(supply.rows)
             targets, ranks = targets[supply.rows], ranks[supply.rows] if ranks is not None else None

@@ -24,7 +24,8 @@ from bertvision.training.heads import HeadTrainer, build, sequences_of
 from bertvision.training.setting import Setting, prepare
 from bertvision.training.sources import Recomputed
 
-MODES = ("memory", "fp16", "int8", "recompute")
+MODES = ("memory", "recompute", "fp16", "int8")  # the more exact, and what leaves the disk alone, first
+SOLVING = 2  # passes that a head in closed form makes
 TRIALS = 3  # batches that are measured, after one that is not
 PROBE_BYTES = 32 * 2**20
 CLOSE = 1.1
@@ -40,7 +41,8 @@ class Work:
     epochs: int
     shape: Shape
     sequences: int = 0  # layers of which heads want every token, where an answer is per text
-    passes: int = 1  # of the encoder over a window: 2 where the texts of a pair are read separately
+    depth: int | None = None  # the last layer that some head reads; None is the last of all
+    solving: int = 0  # passes over the states before the first epoch, for heads in closed form
 
     def bytes(self, mode: str) -> int:
         """What the states take in this mode."""
@@ -54,12 +56,11 @@ class Work:
         rows = self.tokens if shape.span or self.sequences else self.windows * views
         return rows * bytes_per_row(mode, None, shape.layers, shape.features)
 
-    @property
-    def flops(self) -> float:
-        """Of one pass of the encoder over everything: matrix products of a usual layer, and attention."""
+    def flops(self, depth: int | None = None) -> float:
+        """Of one pass of the encoder's layers up to `depth`: matrix products of a usual layer, and attention."""
         shape, length = self.shape, self.tokens / max(self.windows, 1)
-        per_token = (shape.layers - 1) * (24 * shape.features**2 + 4 * length * shape.features)
-        return self.passes * self.tokens * per_token
+        layers = shape.layers - 1 if depth is None else depth
+        return self.tokens * layers * (24 * shape.features**2 + 4 * length * shape.features)
 
 
 @dataclass(frozen=True)
@@ -93,21 +94,22 @@ class Estimate:
 
 def estimates(work: Work, rates: Rates) -> list[Estimate]:
     """What each mode would take, all epochs included."""
-    forward = work.flops / rates.flops
+    forward = work.flops() / rates.flops
+    passes = work.epochs + work.solving
     learning = work.epochs * work.windows / rates.heads
     found = []
     for mode in MODES:
         size, obstacle = work.bytes(mode), ""
         if mode == "recompute":
-            seconds = work.epochs * forward + learning
+            seconds = passes * work.flops(work.depth) / rates.flops + learning
         elif mode == "memory":
             seconds = forward + learning
             room = min(TOKEN_BYTES, rates.memory * 2 // 3) if work.shape.span else int(rates.memory * MEMORY_SHARE)
             obstacle = f"only {room / 1e9:.1f} GB of memory for it" if size > room else ""
         else:
             # What is in the page cache after writing needs not be read from disk again.
-            cold = work.epochs * max(0, size - rates.memory // 2)
-            reading = cold / rates.read + work.epochs * size / rates.decode[mode]
+            cold = passes * max(0, size - rates.memory // 2)
+            reading = cold / rates.read + passes * size / rates.decode[mode]
             seconds = forward + size / rates.write + reading + learning
             obstacle = f"only {rates.disk / 1e9:.1f} GB of disk" if size > rates.disk * DISK_SHARE else ""
         found.append(Estimate(mode, seconds, size, obstacle))
@@ -131,7 +133,16 @@ def work_of(setting: Setting, heads: dict[str, Head], way: str) -> Work:
     windows = encoded.alone if way == "separate" and encoded.alone is not None else (encoded.together,)
     tokens = sum(len(part.tokens) for part in windows)
     sequences = 0 if setting.shape.span else len(sequences_of(heads))
-    return Work(len(encoded), tokens, epochs, setting.shape, sequences)
+    solving = SOLVING if any(head.solved for head in heads.values()) else 0
+    return Work(len(encoded), tokens, epochs, setting.shape, sequences, depth_of(setting.shape, heads), solving)
+
+
+def depth_of(shape: Shape, heads: dict[str, Head]) -> int:
+    """The last layer that some head reads. The pooler reads the last of all."""
+    everything = shape.layers - 1
+    if shape.pooled:
+        return everything
+    return max((max(head.layers or head.sequences or (everything,)) for head in heads.values()), default=everything)
 
 
 def report(
@@ -154,13 +165,13 @@ def report(
         old = work.shape
         shape = replace(old, layers=(layers or old.layers - 1) + 1, features=features or old.features)
         rates = replace(rates, heads=rates.heads * old.layers * old.features / (shape.layers * shape.features))
-        work = replace(work, shape=shape)
+        work = replace(work, shape=shape, depth=None)
     found = estimates(work, rates)
     best = choose(found, "auto")
     length = work.tokens / max(work.windows, 1)
     why = (
         f"{best.mode}: {work.windows:,} windows of {length:.0f} tokens, {work.epochs} epochs of {len(heads)} heads;"
-        f" the encoder takes {work.flops / rates.flops:,.0f} s a pass ({rates.flops / 1e9:,.0f} GFLOP/s), the heads"
+        f" the encoder takes {work.flops() / rates.flops:,.0f} s a pass ({rates.flops / 1e9:,.0f} GFLOP/s), the heads"
         f" {work.windows / rates.heads:,.0f} s an epoch, the disk reads {rates.read / 1e6:,.0f} MB/s."
     )
     return {"modes": [estimate.row() for estimate in found], "best": best.mode, "why": why}
@@ -179,11 +190,15 @@ def measure(setting: Setting, heads: dict[str, Head], way: str, folder: Path) ->
     before = time.perf_counter()
     # The first batches of a plain pass are the longest ones; those of an epoch are of all lengths.
     for number, (states, rows) in enumerate(source.epoch(0)):
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         spent = time.perf_counter() - before
         before = time.perf_counter()
         if trained:
             trainer.accumulate(states.to(setting.encoder.device), targets[rows].to(setting.encoder.device))
             trainer.step(0.0)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
         if number:
             seconds["forward"] += spent
             seconds["heads"] += time.perf_counter() - before
@@ -199,7 +214,7 @@ def measure(setting: Setting, heads: dict[str, Head], way: str, folder: Path) ->
     sample = states.layers.transpose(1, 2).flatten(0, 1)[:2048].cpu()
     read, write = _disk(folder)
     return Rates(
-        flops=done.flops / max(seconds["forward"], 1e-9),
+        flops=done.flops() / max(seconds["forward"], 1e-9),
         heads=windows / seconds["heads"],
         read=read,
         write=write,

@@ -67,6 +67,7 @@ def weights_digest(encoder: Encoder) -> str:
 
 
 def tokenizer_digest(encoder: Encoder) -> str:
+    encoder.tokenizer.backend_tokenizer.no_truncation()  # which the last call may have left switched on
     return hashlib.sha256(encoder.tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 

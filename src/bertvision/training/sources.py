@@ -125,6 +125,7 @@ class Recomputed:
 
     def _whole(self, layers: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Layers that were not computed, which no head reads, stand as zeros."""
+        layers = layers[: self.depth + 1]
         return layers + (torch.zeros_like(layers[0]),) * (self.shape.layers - len(layers))
 
 
@@ -133,7 +134,7 @@ class Stored:
 
     def __init__(self, store: Store, seed: int) -> None:
         self.store, self.part, self.seed = store, store.only("train"), seed
-        self.size = TOKEN_BATCH_SIZE if store.header.tokens else BATCH_SIZE
+        self.size = TOKEN_BATCH_SIZE if store.header.span else BATCH_SIZE
 
     def seeds(self, number: int) -> int:
         return int(np.random.default_rng([self.seed, number]).integers(2**31))

@@ -9,7 +9,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 from safetensors.numpy import load_file
-from torch import Tensor
 
 from bertvision import runs
 from bertvision.backbones.encoder import Encoder
@@ -21,8 +20,8 @@ from bertvision.kinds import KINDS, Scale, confined
 from bertvision.options import FitOptions
 from bertvision.progress import Progress
 from bertvision.runs import Run
+from bertvision.states import DERIVED_VIEWS
 from bertvision.stores.reader import Store
-from bertvision.tasks.sampling import ranks
 from bertvision.training import marks, provenance
 from bertvision.training.checkpoints import save_mark
 from bertvision.training.collect import Encoded
@@ -47,7 +46,8 @@ def train(store: Store, options: FitOptions, progress: Progress) -> Run:
     setting = setting_of(store, options, progress)
     if not setting.names:
         raise UserError("--heads: there is nothing to train.")
-    heads = fed(build(setting.names, setting.shape, options.seed), store, progress)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    heads = fed(build(setting.names, setting.shape, options.seed, device), store, progress)
     mark = store.header.source["mark"] or "0"
     path = Path(options.out) if options.out else runs.default_name(setting.dataset.task, f"{store.place}", False)
     runs.check(path, False)
@@ -88,7 +88,8 @@ def setting_of(store: Store, options: FitOptions, progress: Progress) -> Setting
     header, where = store.header, store.manifest["where"]
     task, span = header.task, header.span
     options = replace(options, **header.options, **{name: where[name] for name in ("data", "train", "dev")})
-    options = replace(options, polish=options.polish or (SPAN_POLISH if span else POLISH))
+    default = SPAN_POLISH if span else POLISH
+    options = replace(options, polish=default if options.polish is None else options.polish)
     shape = Shape(store.layers, store.features, task["outputs"], task["pairs"], header.pooled and not span, span)
     names = expand(options.heads, shape)
     parts, encoded = {}, {}
@@ -111,16 +112,17 @@ def fed(heads: dict[str, Head], store: Store, progress: Progress) -> dict[str, H
     header = store.header
     left, out = {}, []
     for name, head in heads.items():
-        needed = {"difference": "first", "product": "second"}
-        wanted = {needed.get(view, view) for view in head.views} | ({"first"} if head.cosines else set())
-        lacks = not header.tokens and not wanted <= set(header.views)
-        if head.borrows or (head.sequences and not header.tokens) or (lacks and not head.sequences):
-            out.append(name)
-        else:
+        wanted = set(head.views) if head.body is not None else set()
+        if head.cosines or wanted & set(DERIVED_VIEWS):
+            wanted = (wanted - set(DERIVED_VIEWS)) | {"first", "second"}
+        enough = header.tokens or (not head.sequences and wanted <= set(header.views))
+        if enough and not head.borrows:
             left[name] = head
+        else:
+            out.append(name)
     if out:
         progress.say(f"left out, as the store lacks their views, tokens or the encoder's layers: {', '.join(out)}")
-    if not left:
+    if out and not left:
         raise UserError(f"--heads: '{store.place}' ({', '.join(header.views)}) has not what {', '.join(out)} read.")
     return left
 
@@ -132,6 +134,7 @@ def learn(setting: Setting, store: Store, heads: dict[str, Head]) -> dict[str, f
     known = source.part.rows
     places = np.argsort(known.window)  # windows in their own order, which is how a source numbers them
     targets = known.targets[places]
+    shares = any(parse(name).data < 1 for name in heads)
     shrunk = setting.scale.shrink(targets) if setting.dataset.kind == "score" else torch.from_numpy(targets)
     with setting.progress.bar("train", source.steps(options.polish)) as bar:
         seconds = polish(
@@ -142,20 +145,12 @@ def learn(setting: Setting, store: Store, heads: dict[str, Head]) -> dict[str, f
             epochs=options.polish,
             lr=options.head_lr,
             seed=options.seed,
-            ranks=_ranks(setting, known.example[places], [known.id[i] for i in places], targets),
+            ranks=torch.from_numpy(known.rank[places]) if shares and known.rank is not None else None,
             tick=bar.tick,
         )
     share = seconds["wait"] / max(seconds["wait"] + seconds["train"], 1e-9)
     setting.progress.say(f"trained for {sum(seconds.values()):.0f} s, {share:.1%} of it waiting for the store")
     return seconds
-
-
-def _ranks(setting: Setting, examples: np.ndarray, ids: list[str], targets: np.ndarray) -> Tensor | None:
-    if all(parse(name).data == 1 for name in setting.names):
-        return None
-    _, first, inverse = np.unique(examples, return_index=True, return_inverse=True)
-    answers = targets[first] if targets.ndim == 1 else (targets[first, 0] > 0).astype(np.int64)
-    return torch.from_numpy(ranks(Examples([ids[i] for i in first], None, answers))[inverse])
 
 
 @torch.inference_mode()
@@ -167,16 +162,17 @@ def answer(setting: Setting, part: Store, heads: dict[str, Head], split: str) ->
     for head in heads.values():
         head.eval()
     with setting.progress.bar(f"answers ({split})", len(part)) as bar:
-        for batch in part.batches(ANSWER_ROWS):
-            states = states_of(batch, part)
+        device = next((head.output.weight.device for head in heads.values()), torch.device("cpu"))
+        for batch in part.batches(ANSWER_ROWS, check=True):
+            states = states_of(batch, part).to(device)
             assert batch.logits is not None
-            answers = {"encoder": confined(batch.logits, states.places)}
+            answers = {"encoder": confined(batch.logits.to(device), states.places)}
             answers |= {name: head(states) for name, head in heads.items()}
             places = rows = part.rows.window[batch.rows]
             if shape.span:
                 places = np.concatenate([np.arange(windows.offsets[i], windows.offsets[i + 1]) for i in rows])
             for name, values in answers.items():
-                given = kind.outputs(values, setting.scale)
+                given = kind.outputs(values, setting.scale).cpu()
                 found[name][places] = (given[batch.mask] if shape.span else given).numpy()
             bar.tick(len(rows))
     return found

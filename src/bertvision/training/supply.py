@@ -13,7 +13,7 @@ from bertvision.stores.reader import open_store
 from bertvision.training.collect import collect, collect_separate, collect_tokens, token_budget
 from bertvision.training.extract import ExtractOptions, keep
 from bertvision.training.heads import sequences_of
-from bertvision.training.planner import choose, estimates, measure, work_of
+from bertvision.training.planner import choose, depth_of, estimates, measure, work_of
 from bertvision.training.setting import Setting
 from bertvision.training.sources import Collected, Recomputed, Source, Stored
 
@@ -27,44 +27,38 @@ class Supply:
 
 
 @contextmanager
-def supplied(setting: Setting, way: str, heads: dict[str, Head], mark: str) -> Iterator[Supply]:
-    """States of the train part while heads are polished on them."""
-    mode, seed = _mode(setting, way, heads, mark), setting.options.seed
+def supplied(setting: Setting, way: str, heads: dict[str, Head], mark: str, folder: Path) -> Iterator[Supply]:
+    """States of the train part while heads are polished on them; on disk they lie in `folder`, for so long."""
+    label = f"{mark.replace('/', '-')}-{way}-"
+    mode, seed = _mode(setting, way, heads, mark, folder, label), setting.options.seed
     if mode == "recompute":
-        source = Recomputed(
-            setting.encoder,
-            setting.encoded["train"],
-            way,
-            setting.shape,
-            sequences_of(heads),
-            _depth(setting, heads),
-            seed,
-        )
+        depth, encoded = depth_of(setting.shape, heads), setting.encoded["train"]
+        source = Recomputed(setting.encoder, encoded, way, setting.shape, sequences_of(heads), depth, seed)
         yield Supply(mode, source, heads)
     elif mode == "memory":
         yield _in_memory(setting, way, heads, mark)
     else:
-        # Beside the run, under a name that a resumed run finds again.
-        folder = Path(f"{_beside(setting)}.states-{mark.replace('/', '-')}-{way}")
         views = "tokens" if setting.shape.span or sequences_of(heads) else "auto"
         there = replace(setting, options=replace(setting.options, pairs=way))
-        options = ExtractOptions(str(folder), split="train", dtype=mode, views=views)
-        keep(there, options, {"mark": mark, "where": ""}, {"encoder": ""}, "bertvision fit ... --resume")
-        yield Supply(mode, Stored(open_store(folder), seed), heads)
+        options = ExtractOptions(str(folder / (label + mode)), dtype=mode, views=views)
+        keep(there, options, ["train"], {"mark": mark}, {"encoder": ""}, "bertvision fit ... --resume")
+        yield Supply(mode, Stored(open_store(options.out), seed), heads)
         shutil.rmtree(folder)
 
 
-def _mode(setting: Setting, way: str, heads: dict[str, Head], mark: str) -> str:
+def _mode(setting: Setting, way: str, heads: dict[str, Head], mark: str, folder: Path, label: str) -> str:
     """memory, fp16, int8 or recompute."""
-    options, work = setting.options, work_of(setting, heads, way)
+    options = setting.options
     if options.mode in ("memory", "recompute"):
         return options.mode
+    begun = [mode for mode in ("fp16", "int8") if (folder / (label + mode)).exists()]
+    if begun:
+        return begun[0]  # before the run was interrupted
     frozen = options.freeze == "all" or options.fractions()[-1] == 0
     if options.mode == "auto" and not frozen and _fits(setting, heads):
         return "memory"  # nothing to find out: it is read once, and the next mark has other states
-    folder = _beside(setting).parent
     folder.mkdir(parents=True, exist_ok=True)
-    found = estimates(work, measure(setting, heads, way, folder))
+    found = estimates(work_of(setting, heads, way), measure(setting, heads, way, folder))
     chosen = choose(found, options.mode)
     listed = ", ".join(f"{e.mode} {e.seconds:,.0f} s{f' ({e.obstacle})' if e.obstacle else ''}" for e in found)
     setting.progress.say(f"mark {mark} ({way}): states from {chosen.mode}; estimates: {listed}")
@@ -93,17 +87,3 @@ def _in_memory(setting: Setting, way: str, heads: dict[str, Head], mark: str) ->
         else:
             states = collect(encoder, encoded.together, setting.shape.pairs, bar.tick, sequences_of(heads))
     return Supply("memory", Collected(states, seed), heads)
-
-
-def _depth(setting: Setting, heads: dict[str, Head]) -> int:
-    """The last layer that some head reads. The pooler reads the last of all."""
-    everything = setting.shape.layers - 1
-    read = [
-        everything if setting.shape.pooled else max(head.layers or head.sequences or (everything,))
-        for head in heads.values()
-    ]
-    return max(read, default=everything)
-
-
-def _beside(setting: Setting) -> Path:
-    return Path(setting.options.out or f"runs/{setting.options.task}")
