@@ -60,8 +60,8 @@ class _Drop(torch.autograd.Function):
     def vmap(info: Any, in_dims: Any, values: Tensor, p: float, streams: Any, number: Any) -> Any:
         found, size = [], info.batch_size
         values = values.expand(size, *values.shape) if in_dims[0] is None else values.movedim(in_dims[0], 0)
-        for stream, own in zip(streams, values, strict=True):
-            with stream.active():
+        for i, own in zip(number.tolist(), values, strict=True):
+            with streams[i].active():
                 found.append(_kept(own, p))
         kept = torch.stack(found)
         return (values * kept, kept), (0, 0)

@@ -13,7 +13,7 @@ from bertvision.heads.variants import Donor, make, parse
 from bertvision.kinds import KINDS
 from bertvision.randomness import RandomStream
 from bertvision.states import HiddenStates
-from bertvision.training.stacking import losses_of, stacks
+from bertvision.training.stacking import stacks
 
 CLIP = 1.0
 
@@ -45,19 +45,15 @@ class HeadTrainer:
             label: RandomStream("head-training", variant.name, seed if variant.seed is None else variant.seed)
             for label, variant in variants.items()
         }
-        self.stacks = stacks(heads)
+        rates = {label: (lr if v.lr is None else v.lr) * heads[label].lr_scale for label, v in variants.items()}
+        self.stacks = stacks(heads, rates)
         self.shares = {label: variant.data for label, variant in variants.items()}
         self.sequences = sequences_of(heads)
-        # Heads with the same learning rate are one group, which the optimiser steps as one.
-        rates = {label: (lr if v.lr is None else v.lr) * heads[label].lr_scale for label, v in variants.items()}
         self.peaks = sorted(set(rates.values()))
         groups = [
-            {"params": [p for label, head in heads.items() if rates[label] == peak for p in head.parameters()]}
-            for peak in self.peaks
+            {"params": [p for stack in self.stacks for p in stack.leaves.get(peak, {}).values()]} for peak in self.peaks
         ]
         self.optimizer = torch.optim.AdamW(groups, weight_decay=weight_decay, fused=True) if groups else None
-        self.parameters = [p for head in heads.values() for p in head.parameters()]
-        self.owners = torch.tensor([i for i, head in enumerate(heads.values()) for _ in head.parameters()])
 
     def accumulate(
         self, states: HiddenStates, targets: Tensor, share: float = 1.0, ranks: Tensor | None = None
@@ -67,10 +63,10 @@ class HeadTrainer:
         if self.optimizer is None:
             return
         total = torch.zeros((), device=targets.device)
-        for labels in self.stacks:
-            heads, streams = [self.heads[label] for label in labels], [self.random[label] for label in labels]
-            losses = losses_of(heads, streams, self.losses, states, targets)  # (heads, B)
-            total = total + (losses * self._weights(labels, losses, ranks)).sum()
+        for stack in self.stacks:
+            streams = [self.random[label] for label in stack.labels]
+            losses = stack.losses(streams, self.losses, states, targets)  # (heads, B)
+            total = total + (losses * self._weights(stack.labels, losses, ranks)).sum()
         (total * share).backward()
 
     def _weights(self, labels: list[str], losses: Tensor, ranks: Tensor | None) -> Tensor:
@@ -83,20 +79,12 @@ class HeadTrainer:
         """One optimiser step with the learning rate at `factor` of its peak."""
         if self.optimizer is None:
             return
-        self._clip()
+        for stack in self.stacks:
+            stack.clip(CLIP)
         for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
             group["lr"] = peak * factor
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-
-    def _clip(self) -> None:
-        """Hold every head's gradient norm at CLIP, all heads at once: torch's own clips one model at a time."""
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        squares = torch.stack(torch._foreach_norm(gradients)) ** 2
-        owners = self.owners.to(squares.device)
-        norms = torch.zeros(len(self.heads), device=squares.device).index_add(0, owners, squares).sqrt()
-        factors = (CLIP / (norms + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(gradients, list(factors[owners].unbind()))
 
 
 @torch.inference_mode()
