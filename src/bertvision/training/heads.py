@@ -62,12 +62,17 @@ class HeadTrainer:
         which examples a head is shown that may see only so much of the data."""
         if self.optimizer is None:
             return
-        total = torch.zeros((), device=targets.device)
+        waiting: list[Tensor] = []
         for stack in self.stacks:
             streams = [self.random[label] for label in stack.labels]
             losses = stack.losses(streams, self.losses, states, targets)  # (heads, B)
-            total = total + (losses * self._weights(stack.labels, losses, ranks)).sum()
-        (total * share).backward()
+            loss = (losses * self._weights(stack.labels, losses, ranks)).sum() * share
+            if states.places is None:
+                waiting.append(loss)
+            else:
+                loss.backward()  # at once: what heads keep of every token would not fit in any cache together
+        if waiting:
+            torch.stack(waiting).sum().backward()
 
     def _weights(self, labels: list[str], losses: Tensor, ranks: Tensor | None) -> Tensor:
         shares = losses.new_tensor([self.shares[label] for label in labels])[:, None]
