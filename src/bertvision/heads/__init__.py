@@ -1,4 +1,4 @@
-"""Heads: small models on the hidden states of every layer. `build` makes them by name, for one shape of input."""
+"""Heads: small models on the hidden states of every layer. `register` names them; `variants.make` builds one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -112,7 +112,7 @@ def keep(
     with writer.writing(options.repair):
         missing = writer.missing()
         size, total = sum(s.bytes for s in missing), sum(s.bytes for s in shards)
-        progress.say(f"{place}: {total / 1e9:.2f} GB in {len(shards)} shards, {size / 1e9:.2f} GB of it to write now")
+        progress.say(f"{place}: {total / 1e6:,.1f} MB in {len(shards)} shards, {size / 1e6:,.1f} MB of it to write now")
         codec = writer.codec(lambda: reading.sample(shards[0]))
         for split in splits:
             _describe(writer, setting, split, [shard for shard in shards if shard.split == split])
