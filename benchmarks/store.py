@@ -84,7 +84,7 @@ def size(given: Any, folder: Path) -> dict[str, Any]:
 
 
 def int8_errors(store: Store) -> dict[str, float]:
-    """Relative error of a normalised feature (what heads read), for three ways to choose scales."""
+    """Relative error of a normalised feature (what heads read), for four ways to choose scales."""
     states = torch.cat(
         [b.hidden[i][:, b.mask[i]].transpose(0, 1) for b in store.batches(16) for i in range(len(b.ids))]
     )
@@ -92,10 +92,13 @@ def int8_errors(store: Store) -> dict[str, float]:
     row = states.abs().amax(-1, keepdim=True) / 127
     channel = sample.abs().amax(0) / 127
     ours = Int8.fitted(sample)
+    centre, spread = sample.mean(0), sample.std(0)
+    by_deviation = Int8(centre, spread)
     found = {
         "scale per row": (states / row).round().clamp(-127, 127) * row,
         "scale per feature": (states / channel).round().clamp(-127, 127) * channel,
-        "centred, spread, scale per row (ours)": ours.decode(ours.encode(states)),
+        "centred, by deviation, scale per row": by_deviation.decode(by_deviation.encode(states)),
+        "centred, by largest value, scale per row (ours)": ours.decode(ours.encode(states)),
         "fp16": Plain(torch.float16).decode(Plain(torch.float16).encode(states)),
     }
     spread = states.std(0)

@@ -44,19 +44,21 @@ class Plain:
 
 @dataclass(frozen=True)
 class Int8:
-    """Features are centred and brought to one spread, then each row of D has a scale of its own.
+    """Features are centred and brought to one range, then each row of D has a scale of its own.
 
     Encoders have a few features that are a hundred times as large as the others: with one scale per row these alone
     would be kept well. And they have tokens that are larger as a whole: with one scale per feature these would be cut
-    off.
+    off. The range is a feature's largest value, not its deviation: where values are rare and large, dividing by the
+    deviation would make this feature decide its rows' scales.
     """
 
     centre: Tensor  # (L, D)
-    spread: Tensor
+    spread: Tensor  # the largest distance from the centre, in a sample
 
     @classmethod
     def fitted(cls, sample: Tensor) -> "Int8":
-        return cls(sample.mean(0), sample.std(0, correction=0).clamp(min=1e-6))
+        centre = sample.mean(0)
+        return cls(centre, (sample - centre).abs().amax(0).clamp(min=1e-6))
 
     def encode(self, states: Tensor) -> dict[str, Tensor]:
         level = (states - self.centre) / self.spread
