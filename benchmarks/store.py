@@ -91,18 +91,19 @@ def int8_errors(store: Store) -> dict[str, float]:
     sample, states = states[:4096], states[4096:20000]
     row = states.abs().amax(-1, keepdim=True) / 127
     channel = sample.abs().amax(0) / 127
-    ours = Int8.fitted(sample)
-    centre, spread = sample.mean(0), sample.std(0)
-    by_deviation = Int8(centre, spread)
     found = {
         "scale per row": (states / row).round().clamp(-127, 127) * row,
         "scale per feature": (states / channel).round().clamp(-127, 127) * channel,
-        "centred, by deviation, scale per row": by_deviation.decode(by_deviation.encode(states)),
-        "centred, by largest value, scale per row (ours)": ours.decode(ours.encode(states)),
-        "fp16": Plain(torch.float16).decode(Plain(torch.float16).encode(states)),
+        "centred, by deviation, scale per row": there_and_back(Int8(sample.mean(0), sample.std(0)), states),
+        "centred, by largest value, scale per row (ours)": there_and_back(Int8.fitted(sample), states),
+        "fp16": there_and_back(Plain(torch.float16), states),
     }
     spread = states.std(0)
     return {name: round(float(((value - states) / spread).pow(2).mean().sqrt()), 5) for name, value in found.items()}
+
+
+def there_and_back(codec: Codec, states: Tensor) -> Tensor:
+    return codec.decode(codec.encode(states), torch.empty_like(states.transpose(0, 1))).transpose(0, 1)
 
 
 def read(given: Any, folder: Path) -> dict[str, Any]:
@@ -195,13 +196,14 @@ def converting(part: Store) -> Callable[[], Iterator[Tensor]]:
     def run() -> Iterator[Tensor]:
         for rows in order:
             lengths = known.length[rows]
-            hidden = torch.zeros(len(rows), part.layers, int(lengths.max()), part.features)
+            hidden = torch.empty(len(rows), part.layers, int(lengths.max()), part.features)
             for i, row in enumerate(rows):
                 here = slice(int(known.first[row]), int(known.first[row] + lengths[i]))
                 stored = {
                     key: value[here] for key, value in shards[known.shard[row]].items() if key in ("states", "scales")
                 }
-                hidden[i, :, : lengths[i]] = decoder.decode(stored).transpose(0, 1)
+                decoder.decode(stored, hidden[i, :, : lengths[i]])
+                hidden[i, :, lengths[i] :] = 0
             yield hidden
 
     return run

@@ -1,7 +1,8 @@
 """How states become numbers on disk: plain floating point, or eight bits with scales that let outliers live.
 
-A codec turns states (N, L, D) in float32 into tensors of N rows and back. What it has to know beforehand (the centre
-and spread of each feature, the axes of a PCA) it finds on a sample and keeps once per store, as its constants.
+A codec turns states (N, L, D) in float32 into tensors of N rows, and these into a batch's (L, N, D). What it has to
+know beforehand (the centre and range of each feature, the axes of a PCA) it finds on a sample and keeps once per store,
+as its constants.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ LEVELS = 127  # to each side of zero
 
 class Codec(Protocol):
     def encode(self, states: Tensor) -> dict[str, Tensor]: ...
-    def decode(self, stored: dict[str, Tensor]) -> Tensor: ...
+    def decode(self, stored: dict[str, Tensor], room: Tensor) -> Tensor:
+        """Into `room` (L, N, D), float32: a window's place in a batch, so that nothing is copied twice."""
+
     @property
     def constants(self) -> dict[str, Tensor]: ...
 
@@ -34,8 +37,8 @@ class Plain:
             raise UserError("A hidden state is too large for fp16 (65,504): use --dtype bf16, fp32 or int8.")
         return {"states": found}
 
-    def decode(self, stored: dict[str, Tensor]) -> Tensor:
-        return stored["states"].to(torch.float32)
+    def decode(self, stored: dict[str, Tensor], room: Tensor) -> Tensor:
+        return room.copy_(stored["states"].transpose(0, 1))
 
     @property
     def constants(self) -> dict[str, Tensor]:
@@ -66,9 +69,10 @@ class Int8:
         rounded = (level / scales.float()[..., None]).round_().clamp_(-LEVELS, LEVELS)
         return {"states": rounded.to(torch.int8), "scales": scales}
 
-    def decode(self, stored: dict[str, Tensor]) -> Tensor:
-        level = stored["states"] * stored["scales"].float()[..., None]
-        return torch.addcmul(self.centre, level, self.spread, out=level)
+    def decode(self, stored: dict[str, Tensor], room: Tensor) -> Tensor:
+        scales = stored["scales"].float().T[..., None]  # (L, N, 1)
+        torch.mul(stored["states"].transpose(0, 1), scales, out=room)
+        return torch.addcmul(self.centre[:, None], room, self.spread[:, None], out=room)
 
     @property
     def constants(self) -> dict[str, Tensor]:
@@ -96,8 +100,9 @@ class Pca:
     def encode(self, states: Tensor) -> dict[str, Tensor]:
         return self.inner.encode(torch.einsum("nld,ldc->nlc", states - self.mean, self.axes))
 
-    def decode(self, stored: dict[str, Tensor]) -> Tensor:
-        return torch.einsum("nlc,ldc->nld", self.inner.decode(stored), self.axes) + self.mean
+    def decode(self, stored: dict[str, Tensor], room: Tensor) -> Tensor:
+        narrow = self.inner.decode(stored, torch.empty(*room.shape[:2], self.axes.shape[2]))  # (L, N, C)
+        return torch.baddbmm(self.mean[:, None], narrow, self.axes.transpose(1, 2), out=room)
 
     @property
     def constants(self) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from bertvision.errors import UserError
@@ -54,5 +55,7 @@ def convert(store: Store, out: str, dtype: str, repair: bool, progress: Progress
 
 
 def _decoded(store: Store, name: str) -> Tensor:
+    """(N, L, D)"""
     tensors = store.shard(name, check=True)
-    return store.codec.decode({key: tensors[key] for key in ("states", "scales") if key in tensors})
+    room = torch.empty(store.layers, len(tensors["states"]), store.features)
+    return store.codec.decode(tensors, room).transpose(0, 1).contiguous()

@@ -167,7 +167,7 @@ class Store:
         known, header = self.rows, self.header
         lengths = header.rows_of(known.length[rows])
         mask = torch.arange(int(lengths.max()))[None] < torch.from_numpy(lengths)[:, None]
-        hidden = torch.zeros(len(rows), self.layers, mask.shape[1], self.features)
+        hidden = torch.empty(len(rows), self.layers, mask.shape[1], self.features)
         beside: dict[str, Tensor] = {}  # what there is once per token, or once per window
 
         def put(name: str, at: Any, values: Tensor, like: torch.Size) -> None:
@@ -181,7 +181,8 @@ class Store:
                 length = int(lengths[i])
                 part = slice(int(known.first[rows[i]]), int(known.first[rows[i]]) + length)
                 coded = {key: values[part] for key, values in stored.items() if key in ("states", "scales")}
-                hidden[i, :, :length] = self.codec.decode(coded).transpose(0, 1)
+                self.codec.decode(coded, hidden[i, :, :length])
+                hidden[i, :, length:] = 0
                 for key in ("segments", "logits") if header.span else ("segments",):
                     if key in stored:
                         put(key, (i, slice(length)), stored[key][part], mask.shape + stored[key].shape[1:])
