@@ -13,13 +13,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from speed import EIGHT
 
 from bertvision.options import FitOptions
 from bertvision.progress import Progress
-from bertvision.training.batches import bucketed, by_length, padding_share
+from bertvision.training.batches import bucketed, padding_share
 from bertvision.training.heads import HeadTrainer, build
 from bertvision.training.loop import Loop
 from bertvision.training.setting import prepare
@@ -99,8 +100,9 @@ def peak(task: str, data: str, steps: int, heads: str) -> int:
     riders = HeadTrainer(build(setting.names, setting.shape, 0), setting.dataset.kind, lr=1e-3, seed=0)
     loop = Loop(setting, riders, Accelerator())
     loop.encoder.train()
-    for rows in by_length(loop.windows.lengths, loop.options.batch_size)[:steps]:
-        loop._train_step([rows], 0.5)
+    order, size = np.argsort(-loop.windows.lengths), loop.options.batch_size
+    for first in range(0, steps * size, size):
+        loop._train_step([order[first : first + size]], 0.5)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

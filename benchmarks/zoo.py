@@ -32,7 +32,7 @@ from bertvision.runs import Run
 from bertvision.states import HiddenStates
 from bertvision.stores.reader import open_store
 from bertvision.training.answering import read
-from bertvision.training.batches import by_length
+from bertvision.training.batches import bucketed
 from bertvision.training.collect import collect, collect_tokens
 from bertvision.training.extract import ExtractOptions
 from bertvision.training.extract import keep as keep_states
@@ -115,7 +115,7 @@ def settled(task: str, data: str, limit: int, heads: str) -> Setting:
 def computed(setting: Setting) -> Batches:
     """The frozen encoder's states, batch by batch, as a run without a store has them."""
     windows, targets = setting.encoded["train"].together, setting.train_targets()
-    for rows in by_length(windows.lengths, 16):
+    for rows in bucketed(windows.lengths, 16, 0, 0):
         batch = setting.encoder.batch(windows, rows)
         _, layers, pooled = setting.encoder(batch.inputs)
         yield read(batch, layers, pooled, setting.shape), targets[torch.from_numpy(rows)]

@@ -356,3 +356,22 @@ def test_converted_stores_hold_the_same_states(table: Path, tmp_path: Path, comm
         assert torch.allclose(states, after[key], atol=0.1), key
     _, shown, _ = command("store", "info", tmp_path / "int8", "--json")
     assert json.loads(shown)["states"] == "tokens of 4 layers, 32 features, int8"
+
+
+def test_batches_that_are_kept_are_not_written_over(table: Path, tmp_path: Path) -> None:
+    """Memory is used again only where nobody can see it: not while a view of it, or a tensor made of one, is alive."""
+    store = extracted(table, tmp_path / "store", views="tokens")
+    whole = [batch.hidden.clone() for batch in store.batches(7, seed=3)]
+    kept = [batch.hidden for batch in store.batches(7, seed=3)]
+    views = [batch.hidden[:, 1:].transpose(0, 1) for batch in store.batches(7, seed=3)]
+    assert all(torch.equal(one, other) for one, other in zip(whole, kept, strict=True))
+    assert all(torch.equal(one[:, 1:].transpose(0, 1), other) for one, other in zip(whole, views, strict=True))
+
+
+def test_memory_of_batches_is_used_again(table: Path, tmp_path: Path) -> None:
+    store = extracted(table, tmp_path / "store", views="tokens")
+    places = set()
+    for batch in store.batches(7, seed=3):
+        places.add(batch.hidden.untyped_storage().data_ptr())
+        del batch
+    assert len(places) <= 4 < len(store.order(7, 3))

@@ -1,6 +1,8 @@
 """Read a store: batches of hidden states, ready while the last one is still being used."""
 
+import math
 import queue
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,7 +24,7 @@ from bertvision.stores.format import Header, damaged, read_manifest, refuse
 from bertvision.stores.place import Place
 
 POOL = 50  # batches' worth of windows among which they are shuffled and sorted by length
-AHEAD = 4  # batches that are made ready
+AHEAD = 2  # batches that are made ready
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,24 @@ class Rows:
     shard: np.ndarray  # names
     first: np.ndarray  # where its tokens (or views) begin in the shard
     place: np.ndarray  # which window of the shard it is
+
+
+class Rooms:
+    """Memory for batches, used again once nobody holds the batch in it: fresh memory costs more than decoding.
+
+    A tensor made from an array holds on to it for as long as there are views of the tensor; so the array's count of
+    references says whether it is free.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size, self.arrays = size, [np.empty(size, dtype=np.float32) for _ in range(AHEAD + 2)]
+
+    def take(self, shape: tuple[int, ...]) -> Tensor:
+        count = math.prod(shape)
+        for array in self.arrays:
+            if sys.getrefcount(array) == 3:  # the list, this name, and the question itself
+                return torch.from_numpy(array[:count]).view(shape)
+        return torch.empty(shape)  # somebody collects batches
 
 
 class Store:
@@ -133,6 +153,8 @@ class Store:
         """Every window once; equal seeds give equal batches, and `start` goes on at that one. With `check` a shard's
         checksum is tested before it is used for the first time."""
         order = self.order(batch_size, seed)[start:]
+        longest = (len(rows) * int(self.header.rows_of(self.rows.length[rows]).max()) for rows in order)
+        rooms = Rooms(max(longest, default=0) * self.layers * self.features)
         ready: queue.Queue[Batch | BaseException | None] = queue.Queue(AHEAD)
         stopped = threading.Event()
 
@@ -147,7 +169,7 @@ class Store:
                 for rows in order:
                     if stopped.is_set():
                         return
-                    put(self.batch(rows, check))
+                    put(self.batch(rows, check, rooms))
                 put(None)
             except BaseException as error:
                 put(error)
@@ -163,11 +185,12 @@ class Store:
             stopped.set()
             thread.join()
 
-    def batch(self, rows: np.ndarray, check: bool = False) -> Batch:
+    def batch(self, rows: np.ndarray, check: bool = False, rooms: Rooms | None = None) -> Batch:
         known, header = self.rows, self.header
         lengths = header.rows_of(known.length[rows])
         mask = torch.arange(int(lengths.max()))[None] < torch.from_numpy(lengths)[:, None]
-        hidden = torch.empty(len(rows), self.layers, mask.shape[1], self.features)
+        shape = (len(rows), self.layers, mask.shape[1], self.features)
+        hidden = torch.empty(shape) if rooms is None else rooms.take(shape)
         beside: dict[str, Tensor] = {}  # what there is once per token, or once per window
 
         def put(name: str, at: Any, values: Tensor, like: torch.Size) -> None:

@@ -10,7 +10,7 @@ from bertvision.heads.base import Head, Shape
 from bertvision.kinds import KINDS, Scale, confined
 from bertvision.states import TOKENS, HiddenStates, Sequences, pool, pooling_weights, views_of
 from bertvision.training.batches import by_length
-from bertvision.training.collect import BATCH_SIZE, Encoded, Tick, collect_separate
+from bertvision.training.collect import Encoded, Tick, collect_separate
 from bertvision.training.heads import predict, sequences_of
 from bertvision.types import Windows
 
@@ -63,7 +63,7 @@ def _answer_joint(
         head.eval()
     size = (len(windows.tokens), 2) if shape.span else (len(windows), shape.outputs)
     found = {name: np.empty(size, np.float32 if shape.span else np.float64) for name in ("encoder", *heads)}
-    for rows in by_length(windows.lengths, BATCH_SIZE):
+    for rows in by_length(windows.lengths):
         batch = encoder.batch(windows, rows)
         logits, layers, pooled = encoder(batch.inputs)
         answers = {"encoder": confined(logits, batch.places if shape.span else None)}

@@ -1,7 +1,10 @@
 """Which examples go together: batches of similar length, in an order that depends on seed and epoch only."""
 
 import numpy as np
+import torch
 
+TOKENS = 2**15 if torch.cuda.is_available() else 2**11  # in a batch that is only read; two cores gain nothing by more
+MOST = 128
 POOL = 50  # batches' worth of examples that are sorted by length together; larger pads less and mixes less
 
 
@@ -18,10 +21,17 @@ def bucketed(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> lis
     return [batches[i] for i in random.permutation(len(batches))]
 
 
-def by_length(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
-    """All examples once, longest first, for passes where order does not matter: the memory peak comes at once."""
-    order = np.argsort(-lengths, kind="stable")
-    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+def by_length(lengths: np.ndarray) -> list[np.ndarray]:
+    """All examples once, longest first, for passes where order does not matter: the memory peak comes at once.
+
+    As many in a batch as make TOKENS with their padding: short texts go in large batches, long ones waste little.
+    """
+    order, batches, first = np.argsort(-lengths, kind="stable"), [], 0
+    while first < len(order):
+        count = min(MOST, max(1, TOKENS // int(lengths[order[first]])))
+        batches.append(order[first : first + count])
+        first += count
+    return batches
 
 
 def padding_share(lengths: np.ndarray, batches: list[np.ndarray]) -> float:

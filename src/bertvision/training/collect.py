@@ -28,7 +28,6 @@ from bertvision.states import (
 from bertvision.training.batches import by_length
 from bertvision.types import Examples, Windows
 
-BATCH_SIZE = 32
 MEMORY_SHARE = 1 / 3  # of the free memory; larger states go to a temporary file
 TOKEN_BYTES = 8 * 2**30  # of token states at most, e.g. of 9,000 SQuAD questions and a 6-layer encoder
 
@@ -98,7 +97,7 @@ def _pass(
     views = _room((len(windows), encoder.layers, len(views_of(pairs)), encoder.features))
     pooled = torch.empty(len(windows), encoder.features) if encoder.pooled else None
     ragged = Ragged.empty(windows.lengths, len(sequences), encoder.features) if sequences else None
-    for rows in by_length(windows.lengths, BATCH_SIZE):
+    for rows in by_length(windows.lengths):
         batch = encoder.batch(windows, rows)
         _, layers, pooler = encoder(batch.inputs)
         index = torch.from_numpy(rows)
@@ -199,7 +198,7 @@ def collect_tokens(encoder: Encoder, windows: Windows, seed: int, tick: Tick = l
     fitting = int(np.searchsorted(np.cumsum(windows.lengths[order]), budget, "right"))
     chosen = np.sort(order[: max(1, fitting)])
     ragged = Ragged.empty(windows.lengths[chosen], encoder.layers, encoder.features)
-    for rows in by_length(ragged.lengths, BATCH_SIZE):
+    for rows in by_length(ragged.lengths):
         batch = encoder.batch(windows, chosen[rows])
         _, layers, _ = encoder(batch.inputs)
         ragged.put(rows, layers, batch.segments)

@@ -3,6 +3,7 @@
 import importlib.metadata
 import shlex
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,6 @@ from bertvision.training.provenance import tokenizer_digest, weights_digest
 from bertvision.training.setting import HELD_OUT, Setting, prepare
 from bertvision.types import Questions, Windows
 
-BATCH_SIZE = 32
 SAMPLE_ROWS = 4096  # tokens or views on which a codec finds its constants
 SHARD_MEGABYTES, SHARD_UNIT = 128, 10**6  # bytes in a megabyte; less in tests
 # Options that decide what is stored; where the files lie does not.
@@ -116,9 +116,18 @@ def keep(
         codec = writer.codec(lambda: reading.sample(shards[0]))
         for split in splits:
             _describe(writer, setting, split, [shard for shard in shards if shard.split == split])
-        with progress.bar("extract", sum(len(shard.windows) for shard in missing)) as bar:
+        with (
+            progress.bar("extract", sum(len(shard.windows) for shard in missing)) as bar,
+            ThreadPoolExecutor(1) as aside,  # the disk works on one shard while the encoder works on the next
+        ):
+            writing: Future[None] | None = None
             for shard in missing:
-                writer.write(shard, reading.shard(shard, codec, bar.tick))
+                made = reading.shard(shard, codec, bar.tick)
+                if writing is not None:
+                    writing.result()
+                writing = aside.submit(writer.write, shard, made)
+            if writing is not None:
+                writing.result()
         return writer.finish()
 
 
@@ -305,7 +314,7 @@ class Reading:
     def _read(self, shard: Shard, use: Callable[..., object], tick: Callable[[int], object]) -> None:
         """Give `use` the states (N, L, D) of one batch after the other, and where in the shard they belong."""
         encoded, evaluated = self.setting.encoded[shard.split], shard.split != "train"
-        for places in by_length(encoded.together.lengths[shard.windows], BATCH_SIZE):
+        for places in by_length(encoded.together.lengths[shard.windows]):
             rows = shard.windows[places]
             segments = torch.zeros(0)
             if self.header.tokens:

@@ -92,7 +92,7 @@ class Recomputed:
         return self._states(bucketed(self.encoded.together.lengths, self.size, self.seed, number))
 
     def plain(self) -> Pass:
-        return self._states(by_length(self.encoded.together.lengths, self.size))
+        return self._states(by_length(self.encoded.together.lengths))
 
     def _states(self, batches: list[np.ndarray]) -> Pass:
         was_training = self.encoder.training
