@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Made when the environment is complete; pyproject.toml and constraints.txt are what it depends on.
 READY := .venv/ready
 
-.PHONY: setup demo test check docs clean
+.PHONY: setup chromium demo test check docs clean
 setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
@@ -17,7 +17,18 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## fit a real encoder on film reviews and on questions, and ask it about new ones
 	@$(BIN)/bertvision demo && $(BIN)/bertvision demo --questions
 
-test: $(READY)  ## all tests, offline
+# The report's page is tested in a real browser where there is one, or where Debian's can be installed; else not.
+chromium:
+	@if ! command -v chromium >/dev/null; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "Installing chromium, for the tests of the report (a minute)..."; \
+	    export DEBIAN_FRONTEND=noninteractive; (apt-get install -qq -y --no-install-recommends chromium || \
+	     (apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium)) >/dev/null 2>&1 || true; \
+	  fi; \
+	  command -v chromium >/dev/null || echo "No chromium: the report's page is not tested in a browser."; \
+	fi
+
+test: $(READY) chromium  ## all tests, offline
 	@HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
 check: $(READY)  ## formatting, lint, types, tests

@@ -16,13 +16,14 @@ LEVELS = [
     ("ensembling",),
     ("training",),
     ("model", "show"),
-    ("evaluation", "league"),
+    ("evaluation", "league", "analysis"),
+    ("report", "cutting", "reproduction"),
     ("cli",),
     ("__init__", "__main__"),
 ]
 OWNERS = {"transformers": ("backbones",), "accelerate": ("training",), "rich": ("show",), "typer": ("cli",),
           "datasets": ("tasks",), "sklearn": ("metrics", "heads"), "scipy": ("metrics", "heads"),
-          "tqdm": ("progress",)}  # fmt: skip
+          "tqdm": ("progress",), "plotly": ("report",)}  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 
 

@@ -4,19 +4,33 @@
 >>> bertvision.load(run.path).predict(["What a film!"])
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertvision.errors import UserError
 
 if TYPE_CHECKING:
+    from bertvision.analysis import Table
     from bertvision.model import Model
     from bertvision.options import FitOptions
     from bertvision.runs import Run
     from bertvision.stores.reader import Store
 
 __version__ = "0.1.0"
-__all__ = ["UserError", "compare", "evaluate", "extract", "fit", "load", "open_store", "train"]
+__all__ = [
+    "UserError",
+    "analyse",
+    "compare",
+    "cut",
+    "evaluate",
+    "extract",
+    "fit",
+    "load",
+    "open_store",
+    "report",
+    "train",
+]
 
 
 def fit(task: str = "table", *, resume: bool = False, quiet: bool = False, **options: Any) -> "Run":
@@ -85,3 +99,25 @@ def compare(one: str | Path, other: str | Path) -> dict[str, Any]:
     from bertvision.evaluation import compare as compare_runs
 
     return compare_runs(one, other)
+
+
+def analyse(run: str | Path, only: Sequence[str] = (), **options: Any) -> "dict[str, list[Table]]":
+    """What a run teaches: name of the analysis -> tables with `.title`, `.note` and `.rows` (a list of dicts)."""
+    from bertvision.analysis.conduct import analyse as conduct
+
+    return conduct(run, only, **options)
+
+
+def cut(run: str | Path, layers: int | None = None, *, quiet: bool = False, **options: Any) -> "Run":
+    """A new run with only the first layers of the encoder; the options are those of `bertvision cut`."""
+    from bertvision.cutting import cut as shorten
+    from bertvision.progress import Progress
+
+    return shorten(run, layers, progress=Progress(quiet), **options)
+
+
+def report(*runs: str | Path, out: str | Path = "report.html") -> Path:
+    """One page on one or several runs; a name that ends in .md makes it Markdown."""
+    from bertvision.report import make
+
+    return make(runs, out)

@@ -4,6 +4,7 @@
     RUN/scores.json         every model's scores at every mark, and which one was selected
     RUN/log.jsonl           the loss while training, one line every few steps
     RUN/predictions/        one Parquet file per mark: every model's predictions, held-out and dev
+    RUN/README.md           the model card
     RUN/marks/3-10/         checkpoint at 3/10 of an epoch: encoder/, heads.safetensors, ensembles.json
 
 A directory called RUN is whole. An unfinished one is called RUN.partial and holds state/ to go on from.
@@ -21,7 +22,8 @@ from typing import Any
 from bertvision.errors import UserError
 from bertvision.registry import unknown
 
-ANSWER = "answer: "  # begins the name of a column with a model's answers in words
+# What begins the names of columns about a model's answers in words: the answer, the next best, and how likely none is.
+SAID = {"answers": "answer: ", "seconds": "second: ", "nulls": "null: "}
 
 
 class Run:
@@ -49,7 +51,8 @@ class Run:
         return self.path / "predictions" / f"{mark.replace('/', '-')}.parquet"
 
     def predictions(self, mark: str) -> dict[str, dict[str, Any]]:
-        """split -> {"targets": (N,), "outputs": {model: (N, C)}}"""
+        """split -> {"targets": (N,), "outputs": {model: (N, C)}}, and of spans {"answers": {model: (N,) texts}},
+        likewise "seconds" and "nulls"."""
         import numpy as np
         import pyarrow.parquet
 
@@ -57,9 +60,17 @@ class Run:
         splits: dict[str, dict[str, Any]] = {}
         for split in dict.fromkeys(table["split"].to_pylist()):
             part = table.filter(pyarrow.compute.equal(table["split"], split))
-            names = [n for n in part.column_names if n not in ("split", "row", "target") and not n.startswith(ANSWER)]
-            outputs = {name: np.stack(part[name].to_numpy(zero_copy_only=False)) for name in names}
-            splits[split] = {"targets": part["target"].to_numpy(), "outputs": outputs}
+            columns = {name: part[name].to_numpy(zero_copy_only=False) for name in part.column_names}
+            found: dict[str, Any] = {
+                what: {
+                    name.removeprefix(prefix): columns.pop(name) for name in list(columns) if name.startswith(prefix)
+                }
+                for what, prefix in SAID.items()
+            }
+            found["outputs"] = {
+                name: np.stack(values) for name, values in columns.items() if name not in ("split", "row", "target")
+            }
+            splits[split] = {"targets": columns["target"], **found}
         return splits
 
 

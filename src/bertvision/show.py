@@ -10,6 +10,7 @@ from bertvision.errors import UserError
 from bertvision.runs import Run
 
 BAR = 24
+MOST_ROWS, LONGEST = 40, 48  # rows of a table and characters of a cell, in the terminal
 AROUND = 120  # characters of context shown on either side of an answer
 
 
@@ -212,7 +213,7 @@ def listing(what: str) -> list[dict[str, Any]]:
 
         rows = [{"name": n, "about": backbones[n].about} for n in backbones]
         return [*rows, {"name": "FOLDER or HUB-NAME", "about": "any transformers encoder, e.g. microsoft/mpnet-base"}]
-    raise UserError(f"`bertvision ls {what}`: one of tasks, heads, backbones.")
+    raise UserError(f"`bertvision ls {what}`: one of tasks, heads, backbones, analyses.")
 
 
 def league(rows: list[dict[str, Any]], metric: str) -> None:
@@ -237,11 +238,52 @@ def league(rows: list[dict[str, Any]], metric: str) -> None:
     Console().print(board)
 
 
+def analysis(run: str, name: str, title: str, note: str, rows: list[dict[str, Any]]) -> None:
+    """One table of `bertvision analyse`."""
+    console = Console()
+    console.print(f"\n[bold]{escape(f'{run}: ' if run else '')}{escape(title)}[/] [dim]({name})[/]", highlight=False)
+    if note:
+        console.print(f"[dim]{escape(note)}[/]", highlight=False)
+    rows, left = rows[:MOST_ROWS], len(rows) - MOST_ROWS
+    first, *others = rows[0]
+    if [row[first] for row in rows] == others:  # a matrix, whose names would not fit above its columns
+        numbers = {other: str(i) for i, other in enumerate(others, 1)}
+        rows = [
+            {first: f"{numbers[row[first]]} {row[first]}"} | {n: row[o] for o, n in numbers.items()} for row in rows
+        ]
+    table([{key: _short(value) for key, value in row.items()} for row in rows])
+    if left > 0:
+        console.print(f"[dim]... and {left} more rows: --json shows all[/]", highlight=False)
+
+
+def cut(path: str, found: dict[str, Any]) -> None:
+    """Before and after."""
+    console = Console()
+    console.print(f"{found['layers']} of {found['of']} layers kept: {escape(path)}", highlight=False)
+    rows = []
+    for side in ("before", "after"):
+        values, score = found[side], found[side]["score"]
+        rows.append({
+            "": side, "model": values["model"],
+            "score [95%]": f"{score['value']:.3f} [{score['low']:.3f}, {score['high']:.3f}]",
+            "encoder parameters": values["encoder_parameters"],
+            "ms, one text": f"{values['milliseconds_alone']:.1f}",
+            "ms, of many": f"{values['milliseconds_each_together']:.1f}",
+        })  # fmt: skip
+    table(rows)
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 100 else f"{value:.3f}"
+    return value[: LONGEST - 1] + "…" if isinstance(value, str) and len(value) > LONGEST else value
+
+
 def table(rows: list[dict[str, Any]]) -> None:
     board = Table()
     for number, (name, value) in enumerate(rows[0].items()):
         board.add_column(
-            name.replace("_", " "), no_wrap=number == 0, justify="right" if isinstance(value, int) else "left"
+            escape(name.replace("_", " ")), no_wrap=number == 0, justify="right" if isinstance(value, int) else "left"
         )
     for row in rows:
         board.add_row(*(_cell(value) for value in row.values()))

@@ -1,5 +1,6 @@
 """Backbones: encoders by name. A file registers where an encoder lies; any other name is a folder or on the hub."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,3 +17,10 @@ class Source:
 
 
 backbones: Registry[Source] = Registry("backbone", __name__)
+
+
+def licence(name: str) -> str | None:
+    """What the encoder's own card says, where it lies beside the weights."""
+    card = (backbones[name].folder() if name in backbones else Path(name)) / "README.md"
+    found = re.search(r"^license:\s*(\S+)", card.read_text(encoding="utf-8"), re.M) if card.is_file() else None
+    return found.group(1) if found else None

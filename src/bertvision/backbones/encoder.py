@@ -166,6 +166,21 @@ class Encoder(nn.Module):
         finally:
             stack.extend(above)
 
+    def shorten(self, depth: int) -> None:
+        """Drop the layers above `depth` for good."""
+        base, config = self.model.base_model, self.model.config
+        stack = layers_of(base)
+        if len(stack) != config.num_hidden_layers:
+            raise UserError(f"This encoder ({config.model_type}) shares its layers: none of them can be cut off.")
+        if not 1 <= depth < len(stack):
+            raise UserError(
+                f"--layers {depth}: this encoder has {len(stack)}, so at least 1 and at most {len(stack) - 1}."
+            )
+        del stack[depth:]
+        config.num_hidden_layers = depth
+        if getattr(config, "layer_types", None):
+            config.layer_types = config.layer_types[:depth]
+
     def save(self, folder: Path) -> None:
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)

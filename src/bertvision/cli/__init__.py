@@ -6,11 +6,13 @@ import sys
 
 import typer
 
-from bertvision.cli import asking, listing, storing, training  # noqa: F401  (they register their commands)
+from bertvision.cli import analysing, asking, listing, reporting, storing, training  # noqa: F401  (their commands)
 from bertvision.cli.app import app
 from bertvision.errors import UserError
 
-ORDER = ("fit", "demo", "predict", "evaluate", "compare", "league", "score", "extract", "train", "plan", "ls", "show")
+ORDER = (
+    "fit demo predict evaluate compare league report analyse cut reproduce score extract train plan ls show"
+).split()
 app.registered_commands.sort(key=lambda command: ORDER.index(command.name or command.callback.__name__))  # type: ignore[union-attr]
 
 

@@ -26,7 +26,7 @@ HeadBackbone = Annotated[str | None, typer.Option("--backbone", help="Take layer
 
 @app.command()
 def ls(
-    what: Annotated[str, typer.Argument(help="tasks, heads or backbones.")],
+    what: Annotated[str, typer.Argument(help="tasks, heads, backbones or analyses.")],
     kind: HeadKind = None,
     layers: HeadLayers = None,
     features: HeadFeatures = None,
@@ -35,7 +35,7 @@ def ls(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """List tasks, heads or backbones.
+    """List tasks, heads, backbones or analyses.
 
     Example: `bertvision ls heads --kind span --layers 25 --features 1024` counts every head's parameters at that shape.
     """
@@ -47,6 +47,18 @@ def ls(
         from bertvision.heads.description import row
 
         rows = [row(name, shape, donor) for name in heads if heads[name].fits(shape)]
+    elif what == "analyses":
+        from bertvision.analysis import analyses
+
+        rows = [
+            {
+                "name": name,
+                "kinds": ", ".join(analyses[name].kinds),
+                "takes": "minutes" if analyses[name].deep else "an instant",
+                "about": analyses[name].about,
+            }
+            for name in analyses
+        ]
     else:
         rows = show.listing(what)
     if json:

@@ -16,6 +16,7 @@ from bertvision.errors import UserError
 PLAIN = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 DTYPES = (*PLAIN, "int8")
 LEVELS = 127  # to each side of zero
+SAMPLE_ROWS = 4096  # tokens or views on which a codec finds its constants
 
 
 class Codec(Protocol):

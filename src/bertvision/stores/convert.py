@@ -10,13 +10,11 @@ from torch import Tensor
 
 from bertvision.errors import UserError
 from bertvision.progress import Progress
-from bertvision.stores.codec import DTYPES
+from bertvision.stores.codec import DTYPES, SAMPLE_ROWS
 from bertvision.stores.format import Shard
 from bertvision.stores.place import Place
 from bertvision.stores.reader import Store, open_store
 from bertvision.stores.writer import CONSTANTS, Writer
-
-SAMPLE_ROWS = 4096
 
 
 def convert(store: Store, out: str, dtype: str, repair: bool, progress: Progress) -> Store:

@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import shlex
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from bertvision.backbones import encoder as backbone_family
 from bertvision.backbones.encoder import Encoder
@@ -19,20 +17,19 @@ from bertvision.heads.base import Shape
 from bertvision.options import FitOptions, flag, one_of
 from bertvision.progress import Progress
 from bertvision.runs import open_run
-from bertvision.states import joined, pool, pooling_weights, views_of
-from bertvision.stores.codec import DTYPES, Codec
+from bertvision.states import views_of
+from bertvision.stores.codec import DTYPES
 from bertvision.stores.format import TOKENS, Header, Shard, plan
 from bertvision.stores.place import Place
 from bertvision.stores.reader import Store, open_store
-from bertvision.stores.writer import Writer, finite
+from bertvision.stores.writer import Writer
 from bertvision.tasks.sampling import ranks
-from bertvision.training.batches import by_length
 from bertvision.training.interrupts import Interrupts
 from bertvision.training.provenance import tokenizer_digest, weights_digest
 from bertvision.training.setting import HELD_OUT, Setting, prepare
-from bertvision.types import Questions, Windows
+from bertvision.training.shards import Reading
+from bertvision.types import Questions
 
-SAMPLE_ROWS = 4096  # tokens or views on which a codec finds its constants
 SHARD_MEGABYTES, SHARD_UNIT = 128, 10**6  # bytes in a megabyte; less in tests
 # Options that decide what is stored; where the files lie does not.
 DECIDING = (
@@ -259,105 +256,6 @@ def _views(asked: str, setting: Setting) -> list[str]:
             wanted = "tokens" if setting.shape.span else f"tokens, or of {', '.join(known)}"
             raise UserError(f"--views '{view}': this task's states are kept as {wanted}.")
     return found
-
-
-class Reading:
-    """The encoder's pass over the windows of a shard."""
-
-    def __init__(self, setting: Setting, header: Header) -> None:
-        self.setting, self.header, self.encoder = setting, header, setting.encoder
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.encoder.to(device).eval()
-        self.separate = setting.options.pairs == "separate" and setting.encoded["train"].alone is not None
-
-    def sample(self, shard: Shard) -> Tensor:
-        """States (N, L, D) of the first windows of the store, for the codec."""
-        lengths = self.setting.encoded[shard.split].together.lengths[shard.windows]
-        enough = 1 + int(np.searchsorted(np.cumsum(self.header.rows_of(lengths)), SAMPLE_ROWS))
-        few = replace(shard, windows=shard.windows[:enough])
-        found: list[Tensor] = []
-        self._read(few, lambda states, *_: found.append(states), lambda windows: None)
-        return torch.cat(found)
-
-    def shard(self, shard: Shard, codec: Codec, tick: Callable[[int], object]) -> dict[str, Tensor]:
-        """Its tensors, windows in the order of the plan."""
-        windows = self.setting.encoded[shard.split].together
-        lengths = self.header.rows_of(windows.lengths[shard.windows])
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        made: dict[str, Tensor] = {}
-
-        def room(name: str, like: Tensor, count: int) -> Tensor:
-            if name not in made:
-                made[name] = torch.zeros(count, *like.shape[1:], dtype=like.dtype)
-            return made[name]
-
-        def put(
-            states: Tensor, places: np.ndarray, segments: Tensor, logits: Tensor | None, pooled: Tensor | None
-        ) -> None:
-            rows = np.concatenate([np.arange(offsets[place], offsets[place + 1]) for place in places])
-            per_row = codec.encode(states)
-            if self.header.tokens:
-                per_row["segments"] = segments
-                if self.header.span and logits is not None:
-                    per_row["logits"] = logits
-            index = torch.from_numpy(rows)
-            for name, values in per_row.items():
-                room(name, values, int(offsets[-1]))[index] = values
-            for name, whole in (("logits", None if self.header.span else logits), ("pooled", pooled)):
-                if whole is not None:
-                    room(name, whole, len(shard.windows))[torch.from_numpy(places)] = whole
-
-        self._read(shard, put, tick)
-        return made
-
-    @torch.inference_mode()
-    def _read(self, shard: Shard, use: Callable[..., object], tick: Callable[[int], object]) -> None:
-        """Give `use` the states (N, L, D) of one batch after the other, and where in the shard they belong."""
-        encoded, evaluated = self.setting.encoded[shard.split], shard.split != "train"
-        for places in by_length(encoded.together.lengths[shard.windows]):
-            rows = shard.windows[places]
-            segments = torch.zeros(0)
-            if self.header.tokens:
-                batch = self.encoder.batch(encoded.together, rows)
-                logits, layers, pooled = self.encoder(batch.inputs)
-                mask = batch.mask.bool()
-                states = torch.stack([layers[i][mask] for i in self.header.layers], 1).float()
-                segments = batch.segments[mask].to(torch.int8).cpu()
-                logits = logits[mask] if self.header.span else logits
-            elif self.separate:
-                assert encoded.alone is not None
-                (one, _, pooled), (other, _, second) = (self._views(windows, rows, False) for windows in encoded.alone)
-                states, logits = self._chosen(joined(one, other)), None
-                pooled = (pooled + second) / 2 if pooled is not None and second is not None else None
-                if evaluated:  # what the encoder itself says, it says of both texts together
-                    logits = self._views(encoded.together, rows, True)[1]
-            else:
-                views, logits, pooled = self._views(encoded.together, rows, self.setting.shape.pairs)
-                states = self._chosen(views)
-            finite(states, lambda rows=rows: self._text(shard.split, rows))  # type: ignore[misc]
-            use(
-                states.cpu(),
-                places,
-                segments,
-                logits.float().cpu() if evaluated and logits is not None else None,
-                pooled.float().cpu() if self.header.pooled and pooled is not None else None,
-            )
-            tick(len(rows))
-
-    def _views(self, windows: Windows, rows: np.ndarray, pairs: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        batch = self.encoder.batch(windows, rows)
-        logits, layers, pooled = self.encoder(batch.inputs)
-        return pool(layers, pooling_weights(batch.mask, batch.segments, pairs)).float(), logits, pooled
-
-    def _chosen(self, views: Tensor) -> Tensor:
-        """(B, L, V, D) of all views and layers -> (B * V, L, D) of those that are kept."""
-        known = views_of(self.setting.shape.pairs)
-        kept = [known.index(view) for view in self.header.views]
-        return views[:, self.header.layers][:, :, kept].transpose(1, 2).flatten(0, 1)
-
-    def _text(self, split: str, rows: np.ndarray) -> str:
-        example = int(self.setting.encoded[split].together.examples[rows[0]])
-        return repr(self.setting.parts[split].texts[example][:60])
 
 
 def _describe(writer: Writer, setting: Setting, split: str, shards: list[Shard]) -> None:

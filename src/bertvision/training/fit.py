@@ -19,7 +19,7 @@ from bertvision.errors import Interrupted, UserError
 from bertvision.options import FitOptions, differences
 from bertvision.progress import Progress
 from bertvision.runs import Run
-from bertvision.training import marks, provenance
+from bertvision.training import card, marks, provenance
 from bertvision.training.checkpoints import load_state, save_mark, save_state
 from bertvision.training.heads import HeadTrainer, build
 from bertvision.training.interrupts import Interrupts
@@ -150,6 +150,7 @@ class Fitting:
     def finish(self) -> Run:
         self.info["costs"] = provenance.costs(self._elapsed(), self.loop.seconds, self.run)
         runs.write_json(self.run.path / "run.json", self.info)
+        card.write(self.run, self.path)
         return runs.finish(self.run, self.path)
 
     def _scores(self) -> dict[str, Any]:
@@ -178,16 +179,18 @@ class Fitting:
 
 
 def write_predictions(path: Path, setting: Setting, made: marks.Report) -> None:
-    """Per example: every model's values and, for spans, its answer (empty: none)."""
+    """Per example: every model's values and, for spans, its answer (empty: none), the next best, how likely none is."""
     columns: dict[str, dict[str, Any]] = {}
     for split, found in made.predictions.items():
         columns[split] = {"target": setting.targets(split)}
         columns[split] |= {name: list(predictions.values) for name, predictions in found.items()}
-        columns[split] |= {
-            f"{runs.ANSWER}{name}": predictions.answers(made.thresholds[name])
-            for name, predictions in found.items()
-            if predictions.texts is not None
-        }
+        for name, predictions in found.items():
+            if predictions.texts is not None:
+                limit = made.thresholds[name]
+                said = predictions.answers(limit), predictions.seconds(limit), predictions.null_probabilities
+                columns[split] |= {
+                    prefix + name: values for prefix, values in zip(runs.SAID.values(), said, strict=True)
+                }
     runs.write_predictions(path, columns)
 
 

@@ -16,13 +16,13 @@ import torch
 from bertvision.errors import UserError
 from bertvision.kinds import Scale
 from bertvision.progress import Progress
-from bertvision.stores.codec import DTYPES
+from bertvision.stores.codec import DTYPES, SAMPLE_ROWS
 from bertvision.stores.format import TOKENS, Header, Shard, plan
 from bertvision.stores.place import Place, digest
 from bertvision.stores.reader import Store, open_store
 from bertvision.stores.writer import Writer, finite
 from bertvision.tasks.sampling import hold_out, ranks
-from bertvision.training.extract import DECIDING, SAMPLE_ROWS, SHARD_MEGABYTES, SHARD_UNIT
+from bertvision.training.extract import DECIDING, SHARD_MEGABYTES, SHARD_UNIT
 from bertvision.training.setting import HELD_OUT
 from bertvision.types import Examples
 

@@ -21,6 +21,7 @@ class Predictions:
     values: np.ndarray  # probabilities, a score, or for spans the quality of each answer (metrics/squad.py)
     texts: list[str] | None = None  # of the best spans, whether or not "no answer" was preferred
     null_probabilities: np.ndarray | None = None
+    runners_up: list[str] | None = None  # what comes second where the best span is given: another span, or no answer
 
     def answers(self, threshold: float | None) -> list[str]:
         """Texts, empty where "no answer" is likelier than the threshold allows."""
@@ -28,6 +29,13 @@ class Predictions:
         assert self.null_probabilities is not None
         limit = RAW_THRESHOLD if threshold is None else threshold
         return ["" if null > limit else text for text, null in zip(self.texts, self.null_probabilities, strict=True)]
+
+    def seconds(self, threshold: float | None) -> list[str]:
+        """What each answer was preferred to."""
+        assert self.texts is not None
+        assert self.runners_up is not None
+        given = zip(self.answers(threshold), self.texts, self.runners_up, strict=True)
+        return [other if answer else text for answer, text, other in given]
 
 
 class Judge(Protocol):
@@ -136,17 +144,17 @@ class SpanJudge:
         return tune(found.null_probabilities, answered[:, 1], self.unanswered[:, 1], self.weights)
 
     def predictions(self, outputs: np.ndarray, threshold: float | None) -> Predictions:
-        found = self.spans(outputs)
+        found = self.spans(outputs, top=2)
         texts, nulls = found.texts(self.examples), found.null_probabilities
         answered = qualities(self.golds, texts)
         limits = (RAW_THRESHOLD if threshold is None else threshold, RAW_THRESHOLD)
         columns = [np.where((nulls > limit)[:, None], self.unanswered, answered) for limit in limits]
-        return Predictions(np.hstack([*columns, answered[:, 1:]]), texts, nulls)
+        return Predictions(np.hstack([*columns, answered[:, 1:]]), texts, nulls, found.runners_up(self.examples))
 
-    def spans(self, outputs: np.ndarray) -> Spans:
+    def spans(self, outputs: np.ndarray, top: int = 1) -> Spans:
         if self.options.decoding == "argmax":
             return argmax_spans(outputs, self.windows)
-        return best_spans(outputs, self.windows, self.options.answer_length)
+        return best_spans(outputs, self.windows, self.options.answer_length, top)
 
 
 def _weights(targets: np.ndarray, null_share: float) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Any
 from bertvision.ensembling import Outputs
 from bertvision.heads.base import Head
 from bertvision.heads.closed_form import ClosedForm
+from bertvision.heads.pooling import LearnedPooling
 from bertvision.training.answering import answer
 from bertvision.training.checkpoints import POLISHED
 from bertvision.training.heads import build
@@ -73,13 +74,20 @@ def entry(setting: Setting, made: Report) -> dict[str, Any]:
         "modes": made.modes,
     }
     profiles = {name: head.profile for name, head in made.heads.items() if isinstance(head, ClosedForm)}
-    if profiles:
-        chosen["layer_profiles"] = {name: [round(float(v), 4) for v in values] for name, values in profiles.items()}
+    # Of states that are not normalised, weights say nothing: a large layer needs but a small one.
+    weights = {
+        name: head.body.weights.detach().softmax(0)
+        for name, head in made.heads.items()
+        if head.normalised and isinstance(head.body, LearnedPooling)
+    }
+    for key, found in (("layer_profiles", profiles), ("layer_weights", weights)):
+        if found:
+            chosen[key] = {name: [round(float(value), 4) for value in values] for name, values in found.items()}
     if setting.shape.span:
         chosen |= {"null_thresholds": made.thresholds, "polished_windows": made.polished_windows}
     metrics = setting.dataset.metrics
-    for split, found in made.predictions.items():
-        chosen[split] = {name: scores(setting.judges[split], values, metrics) for name, values in found.items()}
+    for split, said in made.predictions.items():
+        chosen[split] = {name: scores(setting.judges[split], values, metrics) for name, values in said.items()}
     return chosen
 
 

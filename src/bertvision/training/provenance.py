@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from bertvision.backbones import licence
 from bertvision.backbones.encoder import Encoder
 from bertvision.errors import UserError
 from bertvision.heads.base import Head, parameters
@@ -51,6 +52,7 @@ def describe(setting: Setting, heads: dict[str, Head]) -> dict[str, Any]:
     return known | {
         "windowed": setting.dataset.train.questions is not None,
         "data": {name: {"examples": len(part), "sha256": part.digest()} for name, part in setting.parts.items()},
+        "licence": licence(setting.options.backbone),
         "weights_sha256": weights_digest(encoder),
         "tokenizer_sha256": tokenizer_digest(encoder),
     }

@@ -22,7 +22,7 @@ from bertvision.progress import Progress
 from bertvision.runs import Run
 from bertvision.states import DERIVED_VIEWS
 from bertvision.stores.reader import Store
-from bertvision.training import marks, provenance
+from bertvision.training import card, marks, provenance
 from bertvision.training.checkpoints import save_mark
 from bertvision.training.collect import Encoded
 from bertvision.training.fit import write_predictions
@@ -80,6 +80,7 @@ def train(store: Store, options: FitOptions, progress: Progress) -> Run:
     )
     info["costs"] = provenance.costs(time.perf_counter() - started, made.seconds, run)
     runs.write_json(run.path / "run.json", info)
+    card.write(run, path)
     return runs.finish(run, path)
 
 

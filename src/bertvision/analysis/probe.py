@@ -1,0 +1,52 @@
+"""Heads made for a question: trained on the states of a run's encoder as it is at one mark, all else as in the run."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bertvision.analysis.evidence import Evidence
+from bertvision.errors import Interrupted
+from bertvision.heads.variants import parse
+from bertvision.training.checkpoints import POLISHED
+from bertvision.training.fit import fit
+
+SEEDS = 3
+
+
+def usual(evidence: Evidence) -> str:
+    """The head that questions are asked with: normalised, so that layers weigh alike."""
+    return "adapter-64-normalised" if evidence.kind == "span" else "adapter-64-views"
+
+
+def probe(evidence: Evidence, heads: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """label without seed -> a row per seed: `seed`, `held_out`, `dev` (the task's metric)."""
+    best = evidence.entry["best_head"]
+    way = evidence.entry["pairs"].get(best, "joint") if evidence.info["shape"]["pairs"] else "auto"
+    way = "joint" if evidence.info.get("windowed") else way
+    with tempfile.TemporaryDirectory(dir=evidence.run.path, prefix="probe-") as folder:
+        options = replace(
+            evidence.options, backbone=evidence.encoder_folder, heads=",".join(heads), epochs="0", marks="0",
+            freeze=None, pairs=way, out=f"{folder}/run",
+        )  # fmt: skip
+        try:
+            scores = fit(options, progress=evidence.progress).scores
+        except Interrupted:
+            raise Interrupted("Interrupted; nothing of this analysis was kept.") from None
+    found: dict[str, list[dict[str, Any]]] = {}
+    entry = scores["marks"][0]
+    for label in entry["pairs"]:
+        head = label.removesuffix(POLISHED)
+        name = ":".join(part for part in head.split(":") if not part.startswith("seed="))
+        values = {split: entry[split][label][evidence.metric]["value"] for split in ("held_out", evidence.split)}
+        found.setdefault(name, []).append({"seed": parse(head).seed or 0, "held_out": values["held_out"],
+                                           "dev": values[evidence.split]})  # fmt: skip
+    return found
+
+
+def summed(rows: list[dict[str, Any]], split: str) -> dict[str, float]:
+    """Mean over seeds, and the least and the most of them."""
+    values = [row[split] for row in rows]
+    return {"value": float(np.mean(values)), "low": min(values), "high": max(values)}

@@ -1,0 +1,74 @@
+"""Heads trained at one mark, asked on the states of another: do they improve as the encoder moves on?"""
+
+from typing import Any
+
+from bertvision.analysis import Table, register
+from bertvision.analysis.evidence import Evidence
+from bertvision.backbones import encoder as backbone_family
+from bertvision.heads.base import Head, Shape
+from bertvision.kinds import Scale
+from bertvision.metrics.intervals import compare, measure
+from bertvision.training.answering import answer
+from bertvision.training.checkpoints import load_heads
+from bertvision.training.collect import encode
+from bertvision.training.judging import judge_of
+from bertvision.training.setting import HELD_OUT
+
+
+@register("transfer", "every head of each mark, asked on the states of every other mark", deep=True)
+def transfer(evidence: Evidence) -> list[Table]:
+    if "store" in evidence.info or len(evidence.scores["marks"]) < 2:
+        return []
+    rows = evidence.kept("transfer", lambda: _matrix(evidence))
+    note = (
+        "Change: against the same head on the states it was trained on, paired bootstrap; null thresholds tuned anew."
+    )
+    return [Table("Heads trained at one mark, asked at another", note, rows)]
+
+
+def _matrix(evidence: Evidence) -> list[dict[str, Any]]:
+    shape, scale, kind = Shape(**evidence.info["shape"]), Scale(**evidence.info["scale"]), evidence.kind
+    marks = [entry["epoch"] for entry in evidence.scores["marks"]]
+    parts = {name: evidence.parts[name] for name in (HELD_OUT, evidence.split)}
+    metrics = [name for name in (evidence.metric, "found_f1") if name in evidence.info["metrics"]]
+    values: dict[tuple[str, str, str], Any] = {}  # (head, trained at, asked at) -> predictions
+    for asked in marks:
+        folder = evidence.run.mark_folder(asked) / "encoder"
+        encoder = backbone_family.load(str(folder), shape.outputs, 0, span=shape.span, pooled=shape.pooled).eval()
+        heads: dict[tuple[str, str], Head] = {}
+        ways: dict[tuple[str, str], str] = {}
+        for trained in marks:
+            plain = [name for name in evidence.run.mark(trained)["pairs"] if not name.startswith("top-")]
+            loaded, read = load_heads(evidence.run.mark_folder(trained), shape, plain)
+            heads |= {(name, trained): head for name, head in loaded.items()}
+            ways |= {(name, trained): way for name, way in read.items()}
+        outputs: dict[str, dict[Any, Any]] = {}
+        encoded = {
+            name: encode(encoder, part, evidence.options, bool(evidence.info.get("windowed")))
+            for name, part in parts.items()
+        }
+        with evidence.progress.bar(f"states of {asked}", sum(map(len, encoded.values()))) as bar:
+            for split in parts:
+                outputs[split] = {}
+                for way in sorted(set(ways.values())):
+                    chosen = {"@".join(key): head for key, head in heads.items() if ways[key] == way}
+                    outputs[split] |= answer(encoder, encoded[split], way, chosen, shape, kind, scale,
+                                             bar.tick if way == "joint" else lambda rows: None)  # fmt: skip
+        judges = {
+            split: judge_of(kind, part, encoded[split].together, evidence.options) for split, part in parts.items()
+        }
+        for name, trained in heads:
+            label = f"{name}@{trained}"
+            threshold = judges[HELD_OUT].threshold(outputs[HELD_OUT][label])
+            values[name, trained, asked] = (
+                judges[evidence.split].predictions(outputs[evidence.split][label], threshold).values
+            )
+    rows = []
+    for (name, trained, asked), found in values.items():
+        own = values[name, trained, trained]
+        for metric in metrics:
+            change = compare(own, found, evidence.targets, metric, kind)
+            rows.append({"head": name, "trained at": trained, "asked at": asked, "metric": metric,
+                         "value": measure(found, evidence.targets, metric, kind), "change": change.value,
+                         "change low": change.low, "change high": change.high})  # fmt: skip
+    return rows

@@ -1,0 +1,89 @@
+"""Cut an encoder short and refit heads on what is left: a smaller, faster model, as a run of its own."""
+
+import statistics
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bertvision.analysis.depth import by_depth, smallest
+from bertvision.analysis.evidence import Evidence
+from bertvision.backbones import encoder as backbone_family
+from bertvision.heads.base import Shape
+from bertvision.model import Model
+from bertvision.progress import Progress
+from bertvision.runs import Run, check, filling, write_json
+from bertvision.training import card
+from bertvision.training.fit import fit
+from bertvision.types import Examples
+
+ALONE, TOGETHER = 40, 64  # texts asked one by one, and at once
+ROUNDS = 3
+
+
+def cut(
+    reference: str | Path,
+    layers: int | None = None,
+    *,
+    tolerance: float = 0.5,
+    heads: str | None = None,
+    epochs: str = "0",
+    out: str | None = None,
+    progress: Progress | None = None,
+) -> Run:
+    """A new run whose encoder has only the first `layers` of the old one's, or as few as lose no more than `tolerance`
+    points on held-out examples; heads are fitted anew, after `epochs` more of fine-tuning."""
+    progress = progress or Progress()
+    evidence = Evidence(reference, tolerance, progress)
+    if layers is None:
+        layers = max(1, int(smallest(by_depth(evidence), tolerance)["depth"]))
+        progress.say(f"{layers} layers lose no more than {tolerance} points on held-out examples")
+    path = Path(out) if out else evidence.run.path.with_name(f"{evidence.run.path.name}-{layers}-layers")
+    check(path, resume=False)
+    shape = Shape(**evidence.info["shape"])
+    encoder = backbone_family.load(evidence.encoder_folder, shape.outputs, 0, span=shape.span, pooled=shape.pooled)
+    whole = encoder.layers - 1
+    encoder.shorten(layers)
+    with filling(evidence.run.path / "cuts" / str(layers)) as folder:
+        encoder.save(folder)
+    kept = evidence.run.path / "cuts" / str(layers)
+    options = replace(
+        evidence.options, backbone=str(kept), heads=heads or evidence.options.heads, epochs=epochs, freeze=None,
+        marks="0" if epochs == "0" else None, out=str(path),
+    )  # fmt: skip
+    run = fit(options, progress=progress)
+    found = {"from": str(reference), "mark": evidence.mark, "layers": layers, "of": whole}
+    found |= beside(Model(reference), Model(run.path), evidence.examples)
+    write_json(run.path / "run.json", run.info | {"cut": found, "licence": evidence.info.get("licence")})
+    card.write(run, run.path)
+    return run
+
+
+def beside(old: Model, new: Model, examples: Examples) -> dict[str, Any]:
+    """Score, size and latency before and after, on the same dev texts; timed in turn, the best of a few rounds."""
+    sides = {"before": old, "after": new}
+    milliseconds: dict[str, dict[str, list[float]]] = {name: {"alone": [], "together": []} for name in sides}
+    few, many = (examples.take(range(min(count, len(examples)))) for count in (ALONE, TOGETHER))
+    for _ in range(ROUNDS):
+        for name, model in sides.items():
+            took = [_seconds(model, few.take([i])) for i in range(len(few))]
+            milliseconds[name]["alone"].append(1000 * statistics.median(took))
+            milliseconds[name]["together"].append(1000 * _seconds(model, many) / len(many))
+    found: dict[str, Any] = {}
+    for name, model in sides.items():
+        entry = model.run.mark(model.mark)
+        split = next((key for key in entry if key.startswith("dev")), "held_out")
+        found[name] = {
+            "model": model.name,
+            "score": entry[split][model.name][model.run.scores["metric"]],
+            "encoder_parameters": sum(p.numel() for p in model.encoder.parameters()),
+            "milliseconds_alone": min(milliseconds[name]["alone"]),
+            "milliseconds_each_together": min(milliseconds[name]["together"]),
+        }
+    return found
+
+
+def _seconds(model: Model, examples: Examples) -> float:
+    started = time.perf_counter()
+    model.predict(examples.texts, examples.pairs)
+    return time.perf_counter() - started

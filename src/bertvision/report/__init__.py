@@ -1,0 +1,42 @@
+"""Reports: what one or more finished runs found, as one file for people to read.
+
+>>> make(["runs/squad2"], "squad2.html")
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from bertvision.errors import UserError
+
+FORMATS = ("html", "md")
+
+
+def make(references: Sequence[str | Path], out: str | Path | None = None, format: str | None = None) -> Path:
+    """Write the report and return where it lies. Without `format`, the suffix of `out` decides."""
+    if format is not None and format not in FORMATS:
+        raise UserError(f"--format '{format}' is none of: {', '.join(FORMATS)}.")
+    path = Path(out) if out is not None else Path(f"report.{format or FORMATS[0]}")
+    chosen = format or ("md" if path.suffix.lower() in (".md", ".markdown") else "html")
+    if path.is_dir():
+        raise UserError(f"--out '{path}' is a folder: name a file, e.g. '{path / f'report.{chosen}'}'.")
+    if not path.parent.is_dir():
+        raise UserError(f"--out '{path}': there is no folder '{path.parent}'. Make it first.")
+    from bertvision.report.content import title_of, written
+    from bertvision.report.findings import findings
+    from bertvision.report.markdown import markdown
+    from bertvision.report.page import page
+    from bertvision.report.plotting import library
+
+    plotly = library() if chosen == "html" else ""  # first: without it, nothing else is worth waiting for
+    found = findings(references)
+    title, sections = title_of(found), written(found)
+    text = page(title, sections, plotly) if chosen == "html" else markdown(title, sections)
+    aside = path.with_name(path.name + ".tmp")
+    try:
+        aside.write_text(text, encoding="utf-8", errors="replace")  # texts of users may hold half a surrogate pair
+        os.replace(aside, path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise UserError(f"--out '{path}' cannot be written: {error.strerror}.") from None
+    return path

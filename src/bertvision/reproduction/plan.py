@@ -1,0 +1,88 @@
+"""The runs behind a reproduction: made, resumed or found finished."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from bertvision.metrics.intervals import Score, measure, resampled
+from bertvision.options import FitOptions
+from bertvision.progress import Progress
+from bertvision.runs import Run, partial_of
+from bertvision.training.fit import fit
+
+
+@dataclass(frozen=True)
+class Plan:
+    """At what scale the paper's experiments are done."""
+
+    data: str | None
+    backbone: str = "minilm-l6"
+    limit: int | None = None
+    dev_limit: int | None = None
+    epochs: str = "1"
+    heads: str | None = None  # None: those of the paper's experiment
+    seeds: tuple[int, ...] = (0,)
+    out: str = "runs/reproduce"
+
+    def runs(self, task: str, marks: Iterable[str], heads: str, progress: Progress) -> list[Run]:
+        """One per seed, with the marks that `epochs` reaches."""
+        last = Fraction(self.epochs)
+        reached = [mark for mark in marks if Fraction(mark) <= last] or [self.epochs]
+        made = []
+        for seed in self.seeds:
+            size = f"-{self.limit}" if self.limit else ""
+            path = (
+                Path(self.out) / f"{task}-{Path(self.backbone).name}{size}-{self.epochs.replace('/', '-')}-seed-{seed}"
+            )
+            if not (path / "run.json").exists():
+                options = FitOptions(
+                    task=task, data=self.data, backbone=self.backbone, limit=self.limit, dev_limit=self.dev_limit,
+                    heads=self.heads or heads, epochs=self.epochs, marks=",".join(reached), seed=seed, out=str(path),
+                )  # fmt: skip
+                progress.say(f"{task}, seed {seed}: {path}")
+                fit(options, resume=partial_of(path).exists(), progress=progress)
+            made.append(Run(path))
+        return made
+
+
+def mean_score(runs: list[Run], mark: str, role: str, metric: str) -> Score | None:
+    """The dev score of a role (or of a model by name) at a mark: mean over runs, with a bootstrap over examples."""
+    found = [_values(run, mark, role) for run in runs]
+    if any(values is None for values in found):
+        return None
+    kept = [values for values in found if values is not None]
+    kind = runs[0].info["kind"]
+    draws = np.mean([resampled(*values, metric, kind) for values in kept], 0)
+    return _score(float(np.mean([measure(*values, metric, kind) for values in kept])), draws)
+
+
+def mean_difference(runs: list[Run], mark: str, one: str, other: str, metric: str) -> Score | None:
+    """How much `other` scores above `one`: paired over examples within each run, mean over runs."""
+    kind, values, draws = runs[0].info["kind"], [], []
+    for run in runs:
+        a, b = (_values(run, mark, role) for role in (one, other))
+        if a is None or b is None:
+            return None
+        values.append(measure(*b, metric, kind) - measure(*a, metric, kind))
+        draws.append(resampled(*b, metric, kind) - resampled(*a, metric, kind))
+    return _score(float(np.mean(values)), np.mean(draws, 0))
+
+
+def _values(run: Run, mark: str, role: str) -> tuple[np.ndarray, np.ndarray] | None:
+    entry = run.mark(mark)
+    model = {"best head": entry["best_head"], "selected": entry["selected"], "ensemble (max)": "ensemble-max",
+             "ensemble (greedy)": "ensemble-greedy"}.get(role, role)  # fmt: skip
+    splits = run.predictions(mark)
+    kept = next(part for name, part in splits.items() if name.startswith("dev"))
+    for name in (f"{model}+polish", model):  # polished heads are what the paper trains: on states at rest
+        if name in kept["outputs"]:
+            return kept["outputs"][name], kept["targets"]
+    return None
+
+
+def _score(value: float, draws: np.ndarray) -> Score:
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return Score(value, float(low), float(high))

@@ -1,0 +1,82 @@
+"""A cut encoder is the bottom of the old one, with heads of its own, in a run like any other; and every run's card."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Command, sentences, write_csv
+
+import bertvision
+from bertvision.backbones import licence
+from bertvision.backbones.encoder import load
+from bertvision.errors import UserError
+from bertvision.runs import Run
+from bertvision.types import Examples
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("run")
+    write_csv(folder / "train.csv", ("text", "label"), sentences(120))
+    return bertvision.fit(
+        "table", train=folder / "train.csv", out=folder / "run", backbone="tiny", polish=2, marks="0,1", quiet=True,
+        heads="learned-pooling-views,closed-form",
+    )  # fmt: skip
+
+
+def test_a_cut_encoder_says_what_the_bottom_of_the_old_one_said(run: Run, tmp_path: Path) -> None:
+    made = bertvision.cut(run.path, 2, out=tmp_path / "cut", quiet=True)
+    found = made.info["cut"]
+    assert (found["layers"], found["of"]) == (2, 3)
+    assert found["after"]["encoder_parameters"] < found["before"]["encoder_parameters"]
+    assert all(found[side]["milliseconds_alone"] > 0 for side in ("before", "after"))
+    old = load(str(run.mark_folder(found["mark"]) / "encoder"), 2, 0).eval()
+    new = load(str(made.path / "marks/0/encoder"), 2, 0).eval()
+    assert new.layers == 3  # the embedding output and two layers
+    examples = Examples(["a great film", "sad music and a slow car"], None, None)
+    with torch.no_grad():
+        states = [e(e.batch(w := e.encode(examples, 64), torch.arange(len(w)).numpy()).inputs)[1] for e in (old, new)]
+    for one, other in zip(states[0][:3], states[1], strict=True):
+        torch.testing.assert_close(one, other)
+    assert bertvision.load(made.path).predict(["a great film"])[0]["label"] in ("pos", "neg")
+    assert "2 layers" not in (made.path / "README.md").read_text().splitlines()[0]
+
+
+def test_without_a_number_the_tolerance_decides(run: Run, tmp_path: Path, command: Command) -> None:
+    code, out, err = command("cut", run.path, "--tolerance", 100, "--out", tmp_path / "least", "--json")
+    assert code == 0, err
+    assert json.loads(out)["layers"] == 1  # everything is within a hundred points
+    code, out, err = command("cut", run.path, "--layers", 1, "--heads", "closed-form", "--out", tmp_path / "other")
+    assert code == 0, err
+    assert "1 of 3 layers kept" in out
+
+
+def test_what_cannot_be_cut_is_refused(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="this encoder has 3"):
+        bertvision.cut(run.path, 3, out=tmp_path / "whole", quiet=True)
+    (tmp_path / "there").mkdir()
+    with pytest.raises(UserError, match="exists already"):
+        bertvision.cut(run.path, 1, out=tmp_path / "there", quiet=True)
+    assert not (tmp_path / "whole").exists()
+
+
+def test_every_run_has_a_card_with_what_was_measured(run: Run) -> None:
+    text = (run.path / "README.md").read_text()
+    front = text.split("---")[1]
+    index = json.loads(next(line for line in front.splitlines() if line.startswith("model-index:"))[12:])
+    selected = run.scores["selected"]
+    score = run.mark(selected["mark"])["dev"][selected["model"]]["accuracy"]
+    assert index[0]["results"][0]["metrics"] == [{"type": "accuracy", "value": round(score["value"], 4)}]
+    assert f"{score['value']:.3f} [{score['low']:.3f}, {score['high']:.3f}]" in text
+    assert "## Layers" in text
+    assert "## Cost" in text
+    assert "its files do not say which" in text  # tiny has no licence
+    assert run.info["command"] in text
+
+
+def test_the_licence_is_what_the_encoders_own_card_says(tmp_path: Path) -> None:
+    assert licence("minilm-l6") == "apache-2.0"
+    assert licence(str(tmp_path)) is None
+    (tmp_path / "README.md").write_text("---\ntags: [x]\nlicense: mit\n---\n# An encoder\n")
+    assert licence(str(tmp_path)) == "mit"

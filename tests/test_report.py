@@ -1,0 +1,436 @@
+"""The report: what it says of every kind of run, that users' texts stay texts, and how it works in a browser."""
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+from conftest import Command, sentences, write_csv
+
+import bertvision
+from bertvision.analysis import Table
+from bertvision.errors import UserError
+from bertvision.report import make
+from bertvision.report.content import spelled_out, title_of, written
+from bertvision.report.excerpts import excerpt
+from bertvision.report.findings import Finding, findings
+from bertvision.report.formats import after, duration, grid, interval, number, size
+from bertvision.report.parts import Found, Section
+from bertvision.runs import Run
+from bertvision.tasks.invented import invent
+
+HOSTILE = "<script>alert(1)</script> </script> [bold] |`*_ <img src=x onerror=alert(2)>"
+LABELS = ("<b onclick=alert(3)>good</b>", "bad </script>")
+SECTIONS = ["Summary", "Learning curves", "League table", "Layers", "Errors", "Calibration", "Cost", "How to reproduce"]
+
+
+def tiny_fit(out: Path, task: str, **options: Any) -> Run:
+    settings = {"backbone": "tiny", "polish": 1, "epochs": 1, "marks": "0,1/2,1"} | options
+    return bertvision.fit(task, quiet=True, out=out, **settings)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("reports")
+
+
+@pytest.fixture(scope="module")
+def class_run(folder: Path) -> Run:
+    """Every text and every label is out to be markup; two labels in five are wrong, so that there are mistakes."""
+    write_csv(
+        folder / "class.csv",
+        ("text", "label"),
+        [
+            (f"{HOSTILE} {text}", LABELS[(i % 5 < 2) ^ (label == "pos")])
+            for i, (text, label) in enumerate(sentences(120))
+        ],
+    )
+    heads = "learned-pooling-views:seed=0..1,closed-form,last-layer:data=50/100"
+    return tiny_fit(folder / "class", "table", train=folder / "class.csv", heads=heads)
+
+
+@pytest.fixture(scope="module")
+def other_run(folder: Path, class_run: Run) -> Run:
+    return tiny_fit(folder / "other", "table", train=folder / "class.csv", heads="last-layer", marks="1/2,1", seed=1)
+
+
+@pytest.fixture(scope="module")
+def score_run(folder: Path) -> Run:
+    rows = [(text, text[: 4 + i % 20], f"{i % 20 / 4:.2f}") for i, (text, _) in enumerate(sentences(80))]
+    write_csv(folder / "score.csv", ("sentence1", "sentence2", "score"), rows)
+    return tiny_fit(folder / "score", "table", train=folder / "score.csv", heads="last-layer", marks="0,1")
+
+
+@pytest.fixture(scope="module")
+def span_run(folder: Path) -> Run:
+    for part, paragraphs, seed in (("train", 6, 1), ("dev", 4, 2)):
+        found = invent(paragraphs, seed)
+        for paragraph in (paragraph for article in found["data"] for paragraph in article["paragraphs"]):
+            paragraph["context"] += f" {HOSTILE}"  # at the end: answers keep their places
+            for question in paragraph["qas"]:
+                question["question"] += f" {HOSTILE}"
+        (folder / f"{part}-v2.0.json").write_text(json.dumps(found))
+    heads = "learned-pooling-normalised"
+    return tiny_fit(folder / "span", "squad2", data=folder, heads=heads, marks="1/2,1", max_length=200)
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path, class_run: Run) -> Path:
+    """The class run's report, with analyses that take minutes as if they had been made."""
+    copy = copied(class_run, folder / "deep")
+    mark = copy.scores["selected"]["mark"]
+    seeds = {"value": 0.7, "low": 0.6, "high": 0.75}
+    kept = {
+        "depth": [{"depth": k, "head": "closed-form", "held_out": k / 10, **seeds} for k in range(3)],
+        "without-layer": [{"without": name, "head": "adapter-64-views", **seeds} for name in ("none", "0", "1")],
+        "transfer": [
+            {"head": head, "trained at": a, "asked at": b, "metric": "accuracy", "value": 0.5, "change": 0.1,
+             "change low": -0.1, "change high": 0.2}
+            for head in copy.mark(mark)["pairs"] for a in ("0", "1/2", "1") for b in ("0", "1/2", "1")
+        ],
+    }  # fmt: skip
+    (copy.path / "analysis").mkdir()
+    for name, rows in kept.items():
+        (copy.path / "analysis" / f"{name}-{mark.replace('/', '-')}.json").write_text(json.dumps(rows))
+    return make([copy.path], folder / "class.html")
+
+
+def copied(run: Run, path: Path) -> Run:
+    shutil.copytree(run.path, path, ignore=shutil.ignore_patterns("encoder"))
+    return Run(path)
+
+
+def sections_of(*references: Path) -> dict[str, Section]:
+    return {section.anchor: section for section in written(findings(references))}
+
+
+def test_the_summary_says_what_won_by_how_much_and_at_what_cost(class_run: Run) -> None:
+    finding = Finding(class_run.path, "class")
+    won, by, cost = sections_of(class_run.path)["summary"].paragraphs
+    chosen, score = class_run.scores["selected"], finding.score
+    assert f"table: {chosen['model']} " in won
+    assert f"dev accuracy {number(score['value'])} [{number(score['low'])}, {number(score['high'])}]" in won
+    assert "12 examples, chosen on 11 held-out ones" in won
+    values = {split: class_run.mark(chosen["mark"])[split] for split in ("dev", "held_out")}
+    apart = values["dev"][chosen["model"]]["accuracy"]["value"] - values["dev"]["encoder"]["accuracy"]["value"]
+    assert finding.above["value"] == pytest.approx(apart)
+    if chosen["model"] != "encoder":
+        assert re.search(r"clearly (above|below) the encoder at the same mark \([+-]?\.\d{3} \[", by)
+    assert duration(class_run.info["costs"]["seconds"]) in cost
+    assert "of memory" in cost
+    assert "parameters" in cost
+
+
+def test_a_run_without_heads_says_that_the_encoder_won(folder: Path, class_run: Run) -> None:
+    run = tiny_fit(folder / "none", "table", train=folder / "class.csv", heads="none", epochs=0, marks="0")
+    assert "The encoder itself won" in sections_of(run.path)["summary"].paragraphs[1]
+    assert "with no fine-tuning" in make([run.path], folder / "none.md").read_text()
+
+
+@pytest.mark.parametrize("kind", ["class", "score", "span"])
+def test_every_kind_of_run_has_every_section(kind: str, request: pytest.FixtureRequest) -> None:
+    found = written(findings([request.getfixturevalue(f"{kind}_run").path]))
+    assert [section.title for section in found] == SECTIONS
+    names = {item.name for section in found for item in section.items if isinstance(item, Found)}
+    expected = {"curve", "league", "overlap", "breakdown", "disagreement", "calibration", "score-against-cost", "cost"}
+    expected |= {"class": {"confusion", "coverage", "less-data", "layers"}, "score": set(),
+                 "span": {"shares", "second", "questions", "coverage", "layers"}}[kind]  # fmt: skip
+    assert names == expected
+    assert any("--only depth,without-layer,transfer" in line for line in found[3].paragraphs)
+
+
+def test_numbers_are_written_as_people_do() -> None:
+    assert [number(0.8531), number(-0.0001), number(-0.5), number(1), number(0.02, True)] == [
+        ".853", ".000", "-.500", "1.000", "+.020"]  # fmt: skip
+    assert interval({"value": 0.853, "low": 0.841, "high": 0.864}) == ".853 [.841, .864]"
+    assert [duration(s) for s in (0.42, 42.4, 123, 120, 4320, 3599.9)] == [
+        "0.4 s", "42 s", "2 min 3 s", "2 min", "1 h 12 min", "1 h"]  # fmt: skip
+    assert [size(n) for n in (12, 12_345, 12_345_678, 553_341_388, 1.2e9)] == [
+        "12 bytes", "12.3 kB", "12.3 MB", "553 MB", "1.2 GB"]  # fmt: skip
+    assert [after(mark) for mark in ("0", "3/10", "1", "2")] == [
+        "with no fine-tuning", "after 3/10 of an epoch of fine-tuning", "after 1 epoch of fine-tuning",
+        "after 2 epochs of fine-tuning"]  # fmt: skip
+
+
+def test_a_value_and_its_interval_share_a_cell_and_sort_as_a_number() -> None:
+    rows = [{"epochs": "1/4", "value": 0.5, "low": 0.4, "high": 0.6, "change": 0.1, "change low": -0.1,
+             "change high": 0.2, "seconds": 61.0, "count": 1234, "words": 12.34, "none": None}]  # fmt: skip
+    shown = grid(Table("", "", rows))
+    assert shown.headers == ["epochs", "score", "change", "time", "count", "words"]
+    assert [cell.text for cell in shown.rows[0]] == [
+        "1/4", ".500 [.400, .600]", "+.100 [-.100, +.200]", "1 min 1 s", "1,234", "12.3"]  # fmt: skip
+    assert [cell.key for cell in shown.rows[0]] == [0.25, 0.5, 0.1, 61.0, 1234.0, 12.34]
+
+
+def kinds_of(text: str, right: str, said: str, around: int = 5) -> list[tuple[str, str]]:
+    return [(piece.text, piece.kind) for piece in excerpt(text, right, said, around)]
+
+
+def test_answers_are_marked_where_they_first_occur() -> None:
+    assert kinds_of("an owl, an owl", "owl", "") == [("an ", ""), ("owl", "right"), (", an", ""), (" … ", "cut")]
+    assert kinds_of("the red owl", "red owl", "red") == [("the ", ""), ("red", "both"), (" owl", "right")]
+    assert kinds_of("the red owl", "the red", "red owl") == [("the ", "right"), ("red", "both"), (" owl", "said")]
+    far = kinds_of("red " + "ab " * 50 + "owl", "red", "owl")
+    assert far == [("red", "right"), (" ab", ""), (" … ", "cut"), ("ab ", ""), ("owl", "said")]
+    assert kinds_of("x" * 50, "owl", "") == [("x" * 10, ""), (" … ", "cut")]
+    assert "".join(text for text, _ in kinds_of("abc", "nowhere", "b")) == "abc"
+    assert kinds_of("", "", "") == []
+
+
+class Markup(HTMLParser):
+    """Tags with their attributes, and the text of each element of a kind."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.inside not in ("script", "style"):
+            self.text += data
+
+
+@pytest.mark.parametrize("kind", ["class", "span"])
+def test_texts_of_users_never_become_markup(
+    kind: str, folder: Path, page: Path, request: pytest.FixtureRequest
+) -> None:
+    run = request.getfixturevalue(f"{kind}_run")
+    made = page if kind == "class" else make([run.path], folder / "span.html")
+    found = Markup(made.read_text())
+    assert HOSTILE in found.text
+    assert [tag for tag, _ in found.tags].count("script") == 3
+    assert "img" not in [tag for tag, _ in found.tags]
+    assert not [name for _, attributes in found.tags for name in attributes if name.startswith("on")]
+    assert {attributes.get("class") for tag, attributes in found.tags if tag == "mark"} <= {"right", "said", "both"}
+    text = make([run.path], folder / f"{kind}.md").read_text()
+    assert "<script" not in text
+    assert "<b" not in text
+    assert r"\[bold\]" in text
+
+
+def test_nothing_is_asked_of_a_network_and_the_file_is_small(page: Path) -> None:
+    found = Markup(page.read_text())
+    assert page.stat().st_size < 6_000_000
+    for tag, attributes in found.tags:
+        assert tag not in ("link", "iframe", "base", "object")
+        for name in ("src", "href", "data", "action"):
+            assert (attributes.get(name) or "#").startswith("#"), (tag, attributes)
+    assert "http" not in " ".join(str(attributes.get("style")) for _, attributes in found.tags)
+    assert {"default-src 'none'"} == {str(a["content"]).split(";")[0] for _, a in found.tags if "http-equiv" in a}
+
+
+def test_several_runs_are_compared_and_then_each_shown(class_run: Run, other_run: Run, folder: Path) -> None:
+    found = findings([class_run.path, other_run.path])
+    assert title_of(found) == "table: 2 runs"
+    sections = {section.anchor: section for section in written(found)}
+    summary = sections["summary"]
+    assert any("On the same dev examples it is" in line for line in summary.paragraphs)
+    overview, apart = summary.items
+    assert isinstance(overview, Table)
+    assert isinstance(apart, Table)
+    assert [row["run"] for row in overview.rows] == ["class", "other"]
+    assert [(row["run"], row["against"]) for row in apart.rows] == [("other", "class")]
+    assert apart.rows[0]["in words"].endswith(("above", "below"))
+    assert {"learning-curves", "league-table", "cost", "run-1", "run-2", "run-2-errors"} <= set(sections)
+    assert sections["run-2-errors"].level == 2
+    made = make([class_run.path, f"{class_run.path}@1/2", other_run.path], folder / "three.html")
+    assert made.stat().st_size < 6_000_000
+    assert "class@1/2" in made.read_text()
+
+
+def test_runs_of_different_tasks_can_share_a_report(class_run: Run, span_run: Run, folder: Path) -> None:
+    text = make([class_run.path, span_run.path], folder / "tasks.md").read_text()
+    assert "The runs are of different tasks" in text
+    assert "## span" in text
+
+
+def test_markdown_has_the_same_sections_and_bars(class_run: Run, folder: Path) -> None:
+    text = make([class_run.path], folder / "report.md").read_text()
+    assert re.findall(r"^## (.*)$", text, re.M) == SECTIONS
+    assert re.search(r"^ *1/2 [█▏▎▍▌▋▊▉]* +\d?\.\d{3}$", text, re.M)
+    assert "| model | held-out | dev | parameters | front |" in text
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.M):  # what users write does not make columns
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1, table
+
+
+def test_what_is_missing_is_said_in_a_line(class_run: Run, span_run: Run, folder: Path) -> None:
+    moved = copied(class_run, folder / "moved")
+    info = moved.info
+    info["options"]["train"] = str(folder / "gone.csv")
+    (moved.path / "run.json").write_text(json.dumps(info))
+    shutil.rmtree(moved.path / "marks")
+    sections = sections_of(moved.path)
+    assert any("`errors`" in line and "gone.csv" in line for line in sections["errors"].paragraphs)
+    assert sections["summary"].paragraphs
+    old = copied(span_run, folder / "old")
+    for mark in ("1/2", "1"):
+        table = pyarrow.parquet.read_table(old.predictions_file(mark))
+        kept = [name for name in table.column_names if not name.startswith(("null: ", "second: "))]
+        pyarrow.parquet.write_table(table.select(kept), old.predictions_file(mark))
+    sections = sections_of(old.path)
+    (line,) = sections["calibration"].paragraphs
+    assert "earlier version" in line
+    assert sections["summary"].paragraphs
+
+
+def test_the_command_is_spelled_out(class_run: Run) -> None:
+    command = spelled_out(class_run.info["options"] | {"train": "my file.csv", "strict": True})
+    assert command.startswith("bertvision fit table --train 'my file.csv' --strict --backbone tiny --heads ")
+    assert "--out" not in command
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nowhere",), "'nowhere' is not a run directory"),
+        (("RUN", "--out", "FOLDER"), "is a folder: name a file"),
+        (("RUN", "--out", "FOLDER/none/report.html"), "there is no folder"),
+        (("RUN", "--format", "pdf"), "--format 'pdf' is none of: html, md."),
+        (("RUN@3/4",), "no mark called"),
+    ],
+)
+def test_a_wrong_call_is_one_message(
+    class_run: Run, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...],
+    message: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    replaced = [word.replace("RUN", str(class_run.path)).replace("FOLDER", str(tmp_path)) for word in arguments]
+    code, _, err = command("report", *replaced)
+    assert code == 1
+    assert message in err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_writes_a_report_and_says_where(class_run: Run, tmp_path: Path, command: Command) -> None:
+    path = tmp_path / "r.md"
+    path.write_text("older")
+    code, out, _ = command("report", class_run.path, "--out", path)
+    assert code == 0
+    assert out.startswith(f"{path}: ")
+    assert path.read_text().startswith("# table: class")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_without_plotly_the_page_says_how_to_get_it(
+    class_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(UserError, match=r"pip install 'bertvision\[report\]'"):
+        make([class_run.path], tmp_path / "report.html")
+    assert list(tmp_path.iterdir()) == []
+    assert make([class_run.path], tmp_path / "report.md").exists()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no chromium: apt-get install chromium")
+    with driver.sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+class Visit:
+    """The page as a reader has it, without network; whatever goes wrong is in `troubles`."""
+
+    def __init__(self, browser: Any, path: Path, width: int, **context: Any) -> None:
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, offline=True, **context)
+        self.page, self.troubles = self.context.new_page(), list[str]()
+        self.page.on("console", lambda said: said.type in ("error", "warning") and self.troubles.append(said.text))
+        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.troubles.append(dialog.message) or dialog.dismiss())
+        self.page.on("request", lambda asked: asked.url.startswith("http") and self.troubles.append(asked.url))
+        self.page.goto(path.as_uri())
+        self.drawn()
+
+    def drawn(self, theme: str = "") -> None:
+        """Wait until all figures are there (in that theme)."""
+        wanted = f"='{theme}'" if theme else ""
+        self.page.wait_for_selector(f"html[data-drawn{wanted}]", state="attached")
+
+    def __enter__(self) -> "Visit":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.context.close()
+
+
+def test_every_figure_is_drawn_and_nothing_is_wrong_in_a_browser(browser: Any, page: Path, span_run: Run) -> None:
+    for path in (make([span_run.path], page.with_name("span-drawn.html")), page):
+        with Visit(browser, path, 1280) as visit:
+            sizes = visit.page.eval_on_selector_all(
+                "[data-figure]",
+                "all => all.map(e => { const r = e.querySelector('svg.main-svg')?.getBoundingClientRect();"
+                " return [r?.width ?? 0, r?.height ?? 0]; })",
+            )
+            assert len(sizes) >= 8
+            assert all(width > 200 and height > 100 for width, height in sizes)
+            assert visit.page.locator("mark.said").count() > 0
+            assert visit.troubles == []
+
+
+def test_a_click_on_a_header_sorts_and_another_turns_it_round(browser: Any, page: Path) -> None:
+    with Visit(browser, page, 1280) as visit:
+        box = visit.page.locator("#league-table table")
+        header = box.locator("th", has_text="parameters")
+        column = header.evaluate("e => e.cellIndex")
+        read = f"rows => rows.map(row => Number(row.cells[{column}].textContent.replaceAll(',', '')))"
+        header.locator("button").click()
+        assert header.get_attribute("aria-sort") == "ascending"
+        values = box.locator("tbody tr").evaluate_all(read)
+        assert values == sorted(values)
+        assert len(set(values)) > 1
+        header.locator("button").click()
+        assert header.get_attribute("aria-sort") == "descending"
+        assert box.locator("tbody tr").evaluate_all(read) == sorted(values, reverse=True)
+        assert box.locator("th[aria-sort=none]").count() == box.locator("thead th").count() - 1
+
+
+def test_the_theme_follows_the_system_and_can_be_switched(browser: Any, page: Path) -> None:
+    colours = (
+        "() => [getComputedStyle(document.body).backgroundColor,"
+        " getComputedStyle(document.querySelector('.main-svg .xtick text')).fill]"
+    )
+    with Visit(browser, page, 1280, color_scheme="dark") as visit:
+        dark = visit.page.evaluate(colours)
+        visit.page.click("#theme")
+        visit.drawn("light")
+        light = visit.page.evaluate(colours)
+        assert light[0] == "rgb(255, 255, 255)"
+        assert all(one != other for one, other in zip(dark, light, strict=True))
+        visit.page.reload()
+        visit.drawn("light")  # remembered
+        assert visit.page.evaluate(colours) == light
+        assert visit.troubles == []
+
+
+def test_it_fits_a_phone(browser: Any, page: Path, class_run: Run, other_run: Run) -> None:
+    for path in (page, make([class_run.path, other_run.path], page.with_name("compared.html"))):
+        with Visit(browser, path, 390, has_touch=True, is_mobile=True) as visit:
+            assert visit.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+            assert visit.page.evaluate("innerWidth") == 390
+            contents = visit.page.locator("nav details")
+            assert contents.get_attribute("open") is None
+            contents.locator("summary").click()
+            contents.locator("a", has_text="Errors").first.click()
+            assert contents.get_attribute("open") is None
+            assert visit.troubles == []

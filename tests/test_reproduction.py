@@ -1,0 +1,110 @@
+"""`reproduce`: runs are made once, tables stand beside the paper's, and go where they belong in a document."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import Command
+
+from bertvision.analysis import Table
+from bertvision.errors import UserError
+from bertvision.metrics.intervals import compare
+from bertvision.progress import Progress
+from bertvision.reproduction import document, paper, plan
+from bertvision.reproduction.plan import Plan, mean_difference, mean_score
+from bertvision.reproduction.tables import reproduce
+from bertvision.tasks.invented import write
+
+HEADS = "learned-pooling,adapter-64-per-layer-skip:data=10/100,learned-pooling-normalised"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("squad")
+    write(folder, train=12, dev=6)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def small(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    return Plan(str(data), "tiny", limit=60, heads=HEADS, seeds=(0, 1), out=str(tmp_path_factory.mktemp("runs")))
+
+
+def test_the_papers_tables_stand_beside_ours(small: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = {table.title: table for table in reproduce("squad2", small, Progress(quiet=True))}
+    heads = {row["head"]: row for row in tables["Span heads"].rows}
+    assert set(heads) == set(paper.SPAN_HEADS)
+    assert heads["learned-pooling"]["F1 3/10, paper"] == "0.712"
+    runs = small.runs("squad2", ("3/10", "1"), "", Progress(quiet=True))
+    each = [run.mark("1")["dev"]["learned-pooling+polish"]["f1"]["value"] for run in runs]
+    assert heads["learned-pooling"]["F1 1, ours"].startswith(f"{sum(each) / 2:.3f} [")
+    assert heads["cnn-1xn"]["F1 1, ours"] == "-"  # it was not asked for
+    assert [row["data"] for row in tables["Less data"].rows] == ["10%", "30%", "50%", "100%"]
+    assert tables["Less data"].rows[0]["F1, ours (1)"] != "-"
+    assert {
+        "Ensembling",
+        "The paper's claims, here",
+        "Heads trained early, asked later",
+        "The second most likely answer",
+    } <= set(tables)
+    for table in tables.values():
+        assert document.markdown(table).count("\n|") == len(table.rows) + 2
+
+    def nothing(*_: object, **__: object) -> None:
+        raise AssertionError("a finished run was made again")
+
+    monkeypatch.setattr(plan, "fit", nothing)
+    reproduce("squad2", small, Progress(quiet=True))
+
+
+def test_means_over_seeds_are_means_of_runs(small: Plan) -> None:
+    runs = small.runs("squad2", ("3/10", "1"), "", Progress(quiet=True))
+    values = [run.mark("1")["dev"]["encoder"]["f1"]["value"] for run in runs]
+    found = mean_score(runs, "1", "encoder", "f1")
+    assert found is not None
+    assert found.value == pytest.approx(sum(values) / 2)
+    assert found.low <= found.value <= found.high
+    alone = mean_difference(runs[:1], "1", "encoder", "best head", "f1")
+    dev, head = runs[0].predictions("1")["dev"], runs[0].mark("1")["best_head"]
+    assert alone == compare(dev["outputs"]["encoder"], dev["outputs"][head], dev["targets"], "f1", "span")
+    assert mean_score(runs, "1", "cnn-1xn", "f1") is None
+
+
+def test_answerability_too(data: Path, tmp_path: Path, command: Command) -> None:
+    code, out, err = command(
+        "reproduce", "squad2-answerable", "--data", data, "--backbone", "tiny", "--limit", 60,
+        "--heads", "tenney-small", "--out", tmp_path, "--write", tmp_path / "results.md", "--json",
+    )  # fmt: skip
+    assert code == 0, err
+    rows = json.loads(out)[0]["rows"]
+    assert [(row["epochs"], row["accuracy, paper"]) for row in rows if row["model"] == "tenney-small"] == [
+        ("1/5", "0.697"), ("1", "0.782"),
+    ]  # fmt: skip
+    text = (tmp_path / "results.md").read_text()
+    assert "Made by `bertvision reproduce squad2-answerable --data FOLDER --backbone tiny" in text
+    assert "--limit 60 --seeds 0 --heads tenney-small`." in text
+
+
+def test_a_document_keeps_what_stands_around_the_tables(tmp_path: Path) -> None:
+    file, table = tmp_path / "results.md", Table("Title", "Note.", [{"a": 1, "b": None}, {"a": "x|y", "b": 2}])
+    file.write_text("before\n\n<!-- here -->\nold\n<!-- /here -->\n\nafter\n")
+    document.write(file, "here", "command", [table])
+    text = file.read_text()
+    assert text.startswith("before\n\n<!-- here -->\nMade by `command`.")
+    assert text.endswith("<!-- /here -->\n\nafter\n")
+    assert r"| x\|y | 2 |" in text
+    assert "old" not in text
+    document.write(file, "here", "command", [table])
+    assert file.read_text() == text
+    document.write(file, "elsewhere", "command", [table])
+    assert "<!-- elsewhere -->" in file.read_text()
+    file.write_text("<!-- here -->\n")
+    with pytest.raises(UserError, match="once each"):
+        document.write(file, "here", "command", [table])
+
+
+def test_bad_input(tmp_path: Path, command: Command) -> None:
+    code, _, err = command("reproduce", "squat")
+    assert (code, "one of squad2, squad2-answerable, glue" in err) == (1, True)
+    code, _, err = command("reproduce", "glue", "--seeds", "a")
+    assert (code, "--seeds 'a'" in err) == (1, True)
