@@ -219,7 +219,7 @@ def passes(setting: Setting, groups: list[list[str]], source: Callable[[], Sourc
 
 
 def frozen_league(task: str, data: str, seeds: int, limit: int) -> None:
-    """Heads on the frozen encoder's states, all seeds in one pass; two seeds of the abbreviated Xceptions and of `top-1`,
+    """Heads on the frozen encoder's states, all seeds in one pass; two seeds of abbreviated Xceptions and `top-1`,
     and no `xception`: it alone costs as much as all the others."""
     several, two = f"seed=0..{seeds - 1}", "seed=0..1"
     shape = replace(TEXTS, pairs=task not in ("cola", "sst-2"))

@@ -244,3 +244,10 @@ def test_bad_input_is_named(run: Run, span_run: Run, tmp_path: Path, command: Co
     assert "errors" not in found
     with pytest.raises(UserError, match=r"gone\.csv"):
         analyse(moved.path, ["errors"])
+
+
+def test_python_calls_work_twice(run: Run, tmp_path: Path) -> None:
+    """Modules of the same name would take a function's place once they are imported."""
+    for name in ("one", "two"):
+        assert bertvision.report(run.path, out=tmp_path / f"{name}.md").exists()
+        assert "curve" in bertvision.analyse(run.path, ["curve"])

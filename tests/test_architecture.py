@@ -17,13 +17,13 @@ LEVELS = [
     ("training",),
     ("model", "show"),
     ("evaluation", "league", "analysis"),
-    ("report", "cutting", "reproduction"),
+    ("reports", "cutting", "reproduction"),
     ("cli",),
     ("__init__", "__main__"),
 ]
 OWNERS = {"transformers": ("backbones",), "accelerate": ("training",), "rich": ("show",), "typer": ("cli",),
           "datasets": ("tasks",), "sklearn": ("metrics", "heads"), "scipy": ("metrics", "heads"),
-          "tqdm": ("progress",), "plotly": ("report",)}  # fmt: skip
+          "tqdm": ("progress",), "plotly": ("reports",)}  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 
 

@@ -16,12 +16,12 @@ from conftest import Command, sentences, write_csv
 import bertvision
 from bertvision.analysis import Table
 from bertvision.errors import UserError
-from bertvision.report import make
-from bertvision.report.content import spelled_out, title_of, written
-from bertvision.report.excerpts import excerpt
-from bertvision.report.findings import Finding, findings
-from bertvision.report.formats import after, duration, grid, interval, number, size
-from bertvision.report.parts import Found, Section
+from bertvision.reports import make
+from bertvision.reports.content import spelled_out, title_of, written
+from bertvision.reports.excerpts import excerpt
+from bertvision.reports.findings import Finding, findings
+from bertvision.reports.formats import after, duration, grid, interval, number, size
+from bertvision.reports.parts import Found, Section
 from bertvision.runs import Run
 from bertvision.tasks.invented import invent
 
@@ -374,63 +374,75 @@ class Visit:
         self.context.close()
 
 
-def test_every_figure_is_drawn_and_nothing_is_wrong_in_a_browser(browser: Any, page: Path, span_run: Run) -> None:
-    for path in (make([span_run.path], page.with_name("span-drawn.html")), page):
-        with Visit(browser, path, 1280) as visit:
-            sizes = visit.page.eval_on_selector_all(
-                "[data-figure]",
-                "all => all.map(e => { const r = e.querySelector('svg.main-svg')?.getBoundingClientRect();"
-                " return [r?.width ?? 0, r?.height ?? 0]; })",
-            )
-            assert len(sizes) >= 8
-            assert all(width > 200 and height > 100 for width, height in sizes)
-            assert visit.page.locator("mark.said").count() > 0
-            assert visit.troubles == []
+@pytest.fixture(scope="module")
+def desktop(browser: Any, page: Path) -> Iterator[Visit]:
+    """The class run's report in a dark system, once for all tests: plotly.js takes a second to start."""
+    with Visit(browser, page, 1280, color_scheme="dark") as visit:
+        yield visit
 
 
-def test_a_click_on_a_header_sorts_and_another_turns_it_round(browser: Any, page: Path) -> None:
-    with Visit(browser, page, 1280) as visit:
-        box = visit.page.locator("#league-table table")
-        header = box.locator("th", has_text="parameters")
-        column = header.evaluate("e => e.cellIndex")
-        read = f"rows => rows.map(row => Number(row.cells[{column}].textContent.replaceAll(',', '')))"
-        header.locator("button").click()
-        assert header.get_attribute("aria-sort") == "ascending"
-        values = box.locator("tbody tr").evaluate_all(read)
-        assert values == sorted(values)
-        assert len(set(values)) > 1
-        header.locator("button").click()
-        assert header.get_attribute("aria-sort") == "descending"
-        assert box.locator("tbody tr").evaluate_all(read) == sorted(values, reverse=True)
-        assert box.locator("th[aria-sort=none]").count() == box.locator("thead th").count() - 1
+def figures_are_drawn(visit: Visit) -> bool:
+    sizes = visit.page.eval_on_selector_all(
+        "[data-figure]",
+        "all => all.map(e => { const r = e.querySelector('svg.main-svg')?.getBoundingClientRect();"
+        " return [r?.width ?? 0, r?.height ?? 0]; })",
+    )
+    return len(sizes) >= 8 and all(width > 200 and height > 100 for width, height in sizes)
 
 
-def test_the_theme_follows_the_system_and_can_be_switched(browser: Any, page: Path) -> None:
+def test_every_figure_is_drawn_and_nothing_is_wrong_in_a_browser(desktop: Visit) -> None:
+    assert figures_are_drawn(desktop)
+    assert desktop.page.locator("mark.said").count() > 0
+    assert desktop.troubles == []
+
+
+def test_so_are_those_of_spans(browser: Any, span_run: Run, folder: Path) -> None:
+    with Visit(browser, make([span_run.path], folder / "span-drawn.html"), 1280) as visit:
+        assert figures_are_drawn(visit)
+        assert visit.page.locator("p.context").count() > 0
+        assert visit.troubles == []
+
+
+def test_a_click_on_a_header_sorts_and_another_turns_it_round(desktop: Visit) -> None:
+    box = desktop.page.locator("#league-table table")
+    header = box.locator("th", has_text="parameters")
+    column = header.evaluate("e => e.cellIndex")
+    read = f"rows => rows.map(row => Number(row.cells[{column}].textContent.replaceAll(',', '')))"
+    header.locator("button").click()
+    assert header.get_attribute("aria-sort") == "ascending"
+    values = box.locator("tbody tr").evaluate_all(read)
+    assert values == sorted(values)
+    assert len(set(values)) > 1
+    header.locator("button").click()
+    assert header.get_attribute("aria-sort") == "descending"
+    assert box.locator("tbody tr").evaluate_all(read) == sorted(values, reverse=True)
+    assert box.locator("th[aria-sort=none]").count() == box.locator("thead th").count() - 1
+
+
+def test_the_theme_follows_the_system_and_can_be_switched(desktop: Visit) -> None:
     colours = (
         "() => [getComputedStyle(document.body).backgroundColor,"
         " getComputedStyle(document.querySelector('.main-svg .xtick text')).fill]"
     )
-    with Visit(browser, page, 1280, color_scheme="dark") as visit:
-        dark = visit.page.evaluate(colours)
-        visit.page.click("#theme")
-        visit.drawn("light")
-        light = visit.page.evaluate(colours)
-        assert light[0] == "rgb(255, 255, 255)"
-        assert all(one != other for one, other in zip(dark, light, strict=True))
-        visit.page.reload()
-        visit.drawn("light")  # remembered
-        assert visit.page.evaluate(colours) == light
+    dark = desktop.page.evaluate(colours)
+    desktop.page.click("#theme")
+    desktop.drawn("light")
+    light = desktop.page.evaluate(colours)
+    assert (dark[0], light[0]) == ("rgb(20, 23, 27)", "rgb(255, 255, 255)")
+    assert dark[1] != light[1]
+    desktop.page.reload()
+    assert desktop.page.locator("html").get_attribute("data-theme") == "light"  # remembered
+    assert desktop.troubles == []
+
+
+def test_it_fits_a_phone(browser: Any, class_run: Run, other_run: Run, folder: Path) -> None:
+    compared = make([class_run.path, other_run.path], folder / "compared.html")
+    with Visit(browser, compared, 390, has_touch=True, is_mobile=True) as visit:
+        assert visit.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+        assert visit.page.evaluate("innerWidth") == 390
+        contents = visit.page.locator("nav details")
+        assert contents.get_attribute("open") is None
+        contents.locator("summary").click()
+        contents.locator("a", has_text="Errors").first.click()
+        assert contents.get_attribute("open") is None
         assert visit.troubles == []
-
-
-def test_it_fits_a_phone(browser: Any, page: Path, class_run: Run, other_run: Run) -> None:
-    for path in (page, make([class_run.path, other_run.path], page.with_name("compared.html"))):
-        with Visit(browser, path, 390, has_touch=True, is_mobile=True) as visit:
-            assert visit.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-            assert visit.page.evaluate("innerWidth") == 390
-            contents = visit.page.locator("nav details")
-            assert contents.get_attribute("open") is None
-            contents.locator("summary").click()
-            contents.locator("a", has_text="Errors").first.click()
-            assert contents.get_attribute("open") is None
-            assert visit.troubles == []

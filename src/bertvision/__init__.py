@@ -118,6 +118,6 @@ def cut(run: str | Path, layers: int | None = None, *, quiet: bool = False, **op
 
 def report(*runs: str | Path, out: str | Path = "report.html") -> Path:
     """One page on one or several runs; a name that ends in .md makes it Markdown."""
-    from bertvision.report import make
+    from bertvision.reports import make
 
     return make(runs, out)

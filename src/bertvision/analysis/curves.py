@@ -2,7 +2,7 @@
 
 from bertvision.analysis import Table, register
 from bertvision.analysis.evidence import Evidence, roles_of
-from bertvision.heads.variants import parse
+from bertvision.heads.variants import parse, without
 from bertvision.training.checkpoints import POLISHED
 
 
@@ -33,8 +33,8 @@ def less_data(evidence: Evidence) -> list[Table]:
             if "data=" not in head:
                 continue
             variant = parse(head)
-            others = ":".join(part for part in head.split(":") if not part.startswith(("data=", "seed=")))
-            rows.append({"epochs": entry["epoch"], "head": others + label[len(head) :], "seed": variant.seed or 0,
+            name = without(head, "data", "seed") + label[len(head) :]
+            rows.append({"epochs": entry["epoch"], "head": name, "seed": variant.seed or 0,
                          "data": variant.data, **found[evidence.metric]})  # fmt: skip
     rows.sort(key=lambda row: (row["epochs"], row["head"], row["data"], row["seed"]))
     return (

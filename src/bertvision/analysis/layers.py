@@ -5,7 +5,7 @@ from typing import Any
 from bertvision.analysis import Table, register
 from bertvision.analysis.evidence import Evidence
 from bertvision.analysis.probe import SEEDS, probe, summed, usual
-from bertvision.heads.variants import parse
+from bertvision.heads.variants import parse, without
 from bertvision.training.checkpoints import POLISHED
 
 
@@ -35,10 +35,11 @@ def learned_weights(evidence: Evidence) -> list[dict[str, Any]]:
     rows = []
     for entry in evidence.scores["marks"]:
         for label, weights in entry.get("layer_weights", {}).items():
-            variant = parse(label.removesuffix(POLISHED))
+            head = label.removesuffix(POLISHED)
+            variant = parse(head)
             for layer, weight in zip(variant.layers or range(len(weights)), weights, strict=True):
                 rows.append({
-                    "epochs": entry["epoch"], "head": variant.name + label[len(label.removesuffix(POLISHED)) :],
+                    "epochs": entry["epoch"], "head": without(head, "seed") + label[len(head) :],
                     "seed": variant.seed or 0, "layer": layer, "weight": weight,
                 })  # fmt: skip
     return rows

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertvision.analysis.evidence import Evidence
 from bertvision.errors import Interrupted
-from bertvision.heads.variants import parse
+from bertvision.heads.variants import parse, without
 from bertvision.training.checkpoints import POLISHED
 from bertvision.training.fit import fit
 
@@ -39,7 +39,7 @@ def probe(evidence: Evidence, heads: Sequence[str]) -> dict[str, list[dict[str, 
     entry = scores["marks"][0]
     for label in entry["pairs"]:
         head = label.removesuffix(POLISHED)
-        name = ":".join(part for part in head.split(":") if not part.startswith("seed="))
+        name = without(head, "seed")
         values = {split: entry[split][label][evidence.metric]["value"] for split in ("held_out", evidence.split)}
         found.setdefault(name, []).append({"seed": parse(head).seed or 0, "held_out": values["held_out"],
                                            "dev": values[evidence.split]})  # fmt: skip

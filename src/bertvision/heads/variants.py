@@ -82,6 +82,11 @@ def parse(label: str) -> Variant:
     return Variant(name, **given)
 
 
+def without(label: str, *options: str) -> str:
+    """The label less some of its options, e.g. to put seeds together."""
+    return ":".join(part for part in label.split(":") if part.partition("=")[0] not in options)
+
+
 def make(label: str, shape: Shape, donor: Donor | None = None) -> Head:
     """Build the head; `donor` gives it layers of the encoder where it wants some (without: it cannot be run)."""
     variant = parse(label)

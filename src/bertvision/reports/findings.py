@@ -10,7 +10,7 @@ from bertvision.analysis import Table, analyses
 from bertvision.analysis.evidence import Evidence
 from bertvision.errors import UserError
 from bertvision.metrics.intervals import compare
-from bertvision.report.formats import listed
+from bertvision.reports.formats import listed
 from bertvision.training.checkpoints import POLISHED, load_ensembles
 
 

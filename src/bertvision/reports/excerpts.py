@@ -4,8 +4,8 @@ from itertools import pairwise
 from typing import Any
 
 from bertvision.analysis import Table
-from bertvision.report.formats import number
-from bertvision.report.parts import Card, Cards, Piece
+from bertvision.reports.formats import number
+from bertvision.reports.parts import Card, Cards, Piece
 
 AROUND = 150  # characters on either side of an answer
 WORD = 20  # characters that are given up so as not to cut a word

@@ -9,10 +9,10 @@ from string import Template
 
 from bertvision import __version__
 from bertvision.analysis import Table
-from bertvision.report.figures import draw
-from bertvision.report.formats import Cell, grid
-from bertvision.report.parts import Card, Cards, Code, Fact, Found, Item, Piece, Section
-from bertvision.report.plotting import Drawing
+from bertvision.reports.figures import draw
+from bertvision.reports.formats import Cell, grid
+from bertvision.reports.parts import Card, Cards, Code, Fact, Found, Item, Piece, Section
+from bertvision.reports.plotting import Drawing
 
 LONG = 60  # characters from which a cell may break into lines
 
@@ -25,7 +25,7 @@ def page(title: str, sections: list[Section], plotly: str) -> str:
         f'<li class="level-{section.level}"><a href="#{escape(section.anchor)}">{escape(section.title)}</a></li>'
         for section in sections
     )
-    folder = files("bertvision.report")
+    folder = files("bertvision.reports")
     style, script, frame = (folder.joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js", "html"))
     return Template(frame).substitute(
         title=escape(title),

@@ -3,8 +3,8 @@
 import re
 
 from bertvision.analysis import Table
-from bertvision.report.formats import SHARES, grid, number
-from bertvision.report.parts import Cards, Code, Found, Item, Piece, Section
+from bertvision.reports.formats import SHARES, grid, number
+from bertvision.reports.parts import Cards, Code, Found, Item, Piece, Section
 
 BAR = 32
 BLOCKS = " ▏▎▍▌▋▊▉"  # eighths

@@ -22,11 +22,11 @@ def make(references: Sequence[str | Path], out: str | Path | None = None, format
         raise UserError(f"--out '{path}' is a folder: name a file, e.g. '{path / f'report.{chosen}'}'.")
     if not path.parent.is_dir():
         raise UserError(f"--out '{path}': there is no folder '{path.parent}'. Make it first.")
-    from bertvision.report.content import title_of, written
-    from bertvision.report.findings import findings
-    from bertvision.report.markdown import markdown
-    from bertvision.report.page import page
-    from bertvision.report.plotting import library
+    from bertvision.reports.content import title_of, written
+    from bertvision.reports.findings import findings
+    from bertvision.reports.markdown import markdown
+    from bertvision.reports.page import page
+    from bertvision.reports.plotting import library
 
     plotly = library() if chosen == "html" else ""  # first: without it, nothing else is worth waiting for
     found = findings(references)

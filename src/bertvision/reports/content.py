@@ -8,11 +8,11 @@ from bertvision.analysis import Table, analyses
 from bertvision.errors import UserError
 from bertvision.league import league
 from bertvision.options import FitOptions, flag
-from bertvision.report import summary
-from bertvision.report.excerpts import cards
-from bertvision.report.findings import Finding
-from bertvision.report.formats import after
-from bertvision.report.parts import Code, Found, Item, Section
+from bertvision.reports import summary
+from bertvision.reports.excerpts import cards
+from bertvision.reports.findings import Finding
+from bertvision.reports.formats import after
+from bertvision.reports.parts import Code, Found, Item, Section
 
 # Sections in the order they are read, with the analyses that each shows.
 PLAN = {

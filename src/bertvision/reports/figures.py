@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from bertvision.analysis import Table
-from bertvision.report.formats import duration, number
-from bertvision.report.layer_figures import depth, layers, less_data, transfer, without_layer
-from bertvision.report.plotting import (
+from bertvision.reports.formats import duration, number
+from bertvision.reports.layer_figures import depth, layers, less_data, transfer, without_layer
+from bertvision.reports.plotting import (
     GREEN,
     GREY,
     LEGEND,

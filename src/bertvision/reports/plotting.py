@@ -13,7 +13,7 @@ from typing import Any
 
 from bertvision.analysis import Table
 from bertvision.errors import UserError
-from bertvision.report.formats import interval
+from bertvision.reports.formats import interval
 
 GREY, GREEN, BLUE, PINK, ORANGE = "#858c96", "#16a06c", "#2f86d6", "#c565a3", "#e0861a"
 ROLES = {

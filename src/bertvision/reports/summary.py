@@ -5,9 +5,9 @@ from typing import Any
 from bertvision.analysis import Table
 from bertvision.errors import UserError
 from bertvision.evaluation import compare
-from bertvision.report.findings import Finding
-from bertvision.report.formats import after, duration, interval, listed, number, size
-from bertvision.report.parts import Fact
+from bertvision.reports.findings import Finding
+from bertvision.reports.formats import after, duration, interval, listed, number, size
+from bertvision.reports.parts import Fact
 
 
 def sentences(finding: Finding) -> list[str]:

@@ -3,8 +3,8 @@
 from statistics import mean
 
 from bertvision.analysis import Table
-from bertvision.report.formats import number
-from bertvision.report.plotting import (
+from bertvision.reports.formats import number
+from bertvision.reports.plotting import (
     BLUE,
     GREY,
     Drawing,
