@@ -74,6 +74,10 @@ class FitOptions:
         None,
         "Fractions of an epoch at which to stop and evaluate, e.g. 0,1/10,3/10,1. Default: 0, 3/10 and every whole epoch. The run ends at the last one.",
     )
+    budget: float | None = option(
+        None,
+        "Minutes that the whole run may take. A few batches are measured, then --epochs and --marks follow from it.",
+    )
     batch_size: int = option(16, "Examples (for `squad2...`: windows) per batch.")
     lr: float | None = option(
         None, "Peak learning rate of the encoder. Default: 1e-4 for encoders narrower than 512 features, else 3e-5."
@@ -127,6 +131,8 @@ class FitOptions:
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise UserError(f"{flag(name)} {getattr(self, name)} must not be negative.")
+        if self.budget is not None and not self.budget > 0:
+            raise UserError(f"--budget {self.budget} must be above 0 minutes.")
         if not 0 < self.null_share < 1:
             raise UserError(f"--null-share {self.null_share} is a share of all questions: above 0 and below 1.")
         if not 0 <= self.warmup < 1:

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from bertvision.errors import Interrupted, UserError
 from bertvision.options import FitOptions, differences
 from bertvision.progress import Progress
 from bertvision.runs import Run
-from bertvision.training import card, marks, provenance
+from bertvision.training import budget, card, marks, provenance
 from bertvision.training.checkpoints import load_state, save_mark, save_state
 from bertvision.training.heads import HeadTrainer, build
 from bertvision.training.interrupts import Interrupts
@@ -35,7 +36,10 @@ def fit(options: FitOptions, *, resume: bool = False, progress: Progress | None 
     path = Path(options.out) if options.out else runs.default_name(options.task, options.backbone, resume)
     runs.check(path, resume)
     try:
-        setting = prepare(options, progress or Progress())
+        setting = prepare(_kept(options, path) if resume else options, progress or Progress())
+        if options.budget is not None and not resume:
+            setting = budget.within(setting, started)
+        options = setting.options
         provenance.check_disk(path, setting.encoder, len(options.fractions()))
         fitting = Fitting(setting, path, started)
     except KeyboardInterrupt:
@@ -46,6 +50,14 @@ def fit(options: FitOptions, *, resume: bool = False, progress: Progress | None 
             fitting.advance(mark, interrupts)
             fitting.evaluate(mark, interrupts)
         return fitting.finish()
+
+
+def _kept(options: FitOptions, path: Path) -> FitOptions:
+    """What a budget decided when the run was started stays so."""
+    kept = Run(runs.partial_of(path)).info["options"]
+    if options.budget is None or options.budget != kept.get("budget"):
+        return options
+    return replace(options, **{name: kept[name] for name in budget.DECIDED})
 
 
 class Fitting:

@@ -38,7 +38,7 @@ def report(setting: Setting, ridden: dict[str, Head], mark: str, folder: Path) -
     """Let encoder, ridden heads, newly polished heads and ensembles answer all evaluated splits. States that are kept
     on disk meanwhile lie in `folder`."""
     made = Report({split: {} for split in setting.evaluated})
-    ways = _ways(setting)
+    ways = ways_of(setting)
     for way in dict.fromkeys(["joint", *ways]):
         heads = dict(ridden) if way == "joint" else {}
         if way in ways:
@@ -91,7 +91,7 @@ def entry(setting: Setting, made: Report) -> dict[str, Any]:
     return chosen
 
 
-def _ways(setting: Setting) -> list[str]:
+def ways_of(setting: Setting) -> list[str]:
     """How pairs are read by the heads that are polished."""
     if not setting.names or not setting.options.polish:
         return []
