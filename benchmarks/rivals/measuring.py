@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ASKED = 30  # examples asked one by one for the latency
 SIDE, ROUNDS = 1536, 12  # of the calibration: about two seconds here
-NOISY = 0.85  # of the median speed; below, something else ran beside
+NOISY = 0.85  # of the highest speed seen; below, something else ran beside
 
 
 class Clock:

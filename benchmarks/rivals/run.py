@@ -15,6 +15,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -92,6 +93,10 @@ def main() -> None:
     if given.dry_run:
         print("\n".join(listing(chosen, later, len(jobs) - len(chosen) - len(later))))
         return
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    print(
+        f"{len(chosen)} jobs, about {sum(job.seconds for job in chosen):.0f} s; {len(later)} for more hours", flush=True
+    )
     sys.exit(run_all(chosen, given.data, given.out))
 
 
@@ -211,7 +216,7 @@ def in_process(key: Key, data: str) -> tuple[list[dict[str, Any]], int, str]:
             child = subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, env=environment)
             try:
                 _, status, usage = os.wait4(child.pid, 0)
-            except KeyboardInterrupt:
+            except BaseException:  # Ctrl-C, or a signal to end: a job left alone would disturb the next
                 child.terminate()
                 child.wait()
                 raise
