@@ -1,0 +1,293 @@
+"""The page of results, docs/rivals.md, and the same as a picture, docs/rivals.html: functions of the results alone.
+
+    python -m benchmarks.rivals.page [--results benchmarks/results/rivals.jsonl] [--docs docs] [--embed]
+
+`--embed` puts plotly's script (4 MB) into the HTML file, which then needs no network.
+"""
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from benchmarks.rivals import OURS, TASKS, contestants
+from benchmarks.rivals.measuring import NOISY
+from benchmarks.rivals.run import RESULTS, ROOT, Key, read
+from benchmarks.rivals.standings import (
+    Point,
+    Row,
+    average_ranks,
+    best_within,
+    first_to_reach,
+    front,
+    losses,
+    points,
+    reference,
+)
+
+from bertvision.errors import UserError
+
+BUDGETS = {"1 minute": 60.0, "3 minutes": 180.0, "10 minutes": 600.0}
+PLACEHOLDER = "(three sentences, to be written from the list below)"
+COLOURS = ("#d62728", "#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b")  # ours is the first
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs")
+    parser.add_argument("--embed", action="store_true")
+    given = parser.parse_args()
+    rows = read(given.results)
+    if not rows:
+        sys.exit(f"'{given.results}' has no results: python -m benchmarks.rivals.run --data FOLDER makes some.")
+    try:
+        text, picture = markdown(rows), html(rows, given.embed)
+    except UserError as error:
+        sys.exit(str(error))
+    (given.docs / "rivals.md").write_text(text, encoding="utf-8")
+    (given.docs / "rivals.html").write_text(picture, encoding="utf-8")
+
+
+def tasks_of(rows: list[Row]) -> dict[str, list[Point]]:
+    """task -> points, in the order in which tasks are listed."""
+    found = points(rows, {name: contestants[name].group for name in contestants})
+    return {task: found[task] for task in sorted(found, key=lambda task: list(TASKS).index(task))}
+
+
+def markdown(rows: list[Row]) -> str:
+    tasks = tasks_of(rows)
+    groups = groups_of(tasks)
+    parts = [
+        ["# Rivals", "", *introduction(rows)],
+        ["## Average rank", "", *rank_table(tasks, groups)],
+        ["## Seconds until the score of three epochs of full fine-tuning", "", *reach_table(tasks, groups)],
+        ["## Where we lose", "", PLACEHOLDER, "", *loss_list(tasks)],
+        *(["## " + title(task, of), "", *task_table(of)] for task, of in tasks.items()),
+        ["## Contestants", "", *(f"- `{name}`: {contestants[name].about}." for name in contestants)],
+    ]
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def groups_of(tasks: dict[str, list[Point]]) -> list[str]:
+    """Ours first, the others by name."""
+    found = {point.group for of in tasks.values() for point in of}
+    return sorted(found, key=lambda group: (group != OURS, group.lower()))
+
+
+def title(task: str, of: list[Point]) -> str:
+    row = of[0].rows[0]
+    return f"{task} ({of[0].metric}; {row['rows']['train']:,} rows to train on, {row['rows']['dev']:,} dev rows)"
+
+
+def introduction(rows: list[Row]) -> list[str]:
+    jobs = list({Key.of(row): row for row in rows}.values())
+    hours = sum(job["job_seconds"] for job in jobs) / 3600
+    speeds = [job["calibration"] for job in jobs]
+    noisy = sorted({Key.of(job).label for job in jobs if job["calibration"] < NOISY * max(speeds)})
+    versions = {name: version for row in rows for name, version in row["versions"].items()}
+    backbones, threads = sorted({row["backbone"] for row in rows}), sorted({row["threads"] for row in rows})
+    return [
+        "Made by `python -m benchmarks.rivals.page` from `benchmarks/results/rivals.jsonl`, which"
+        " `python -m benchmarks.rivals.run` fills; the settings of every contestant, with the pages of documentation"
+        " they come from, are in `benchmarks/rivals/`. [The same as a picture](rivals.html).",
+        "",
+        f"All contestants: encoder {', '.join(backbones)}, {', '.join(map(str, threads))} threads, the same rows,"
+        " held-out rows, token limit and seeds; one job at a time, each in a fresh process. *s* runs from the start of"
+        " the process to the first answer to a dev example (imports, reading, training, choices on held-out rows),"
+        " *training s* is what is done with training rows. Intervals are 95% bootstraps over dev examples, averaged"
+        " over seeds. Peak memory is of the whole job, also for what a job passed on its way (`1 of 3 epochs`: in the"
+        " middle of the schedule). A size with + needs the unchanged encoder besides. *ms*: one example by itself, in"
+        " the median.",
+        "",
+        f"{len(jobs)} jobs, {hours:.1f} hours in all. A fixed matrix product before each ran at {min(speeds):.0f} to"
+        f" {max(speeds):.0f} (median {statistics.median(speeds):.0f}) billion operations a second. "
+        + (f"The machine was not quiet (below {NOISY:.0%} of the highest) before: {'; '.join(noisy)}." if noisy else
+           f"It was never below {NOISY:.0%} of the highest."),
+        "",
+        "Versions: " + ", ".join(f"{name} {versions[name]}" for name in sorted(versions)) + ".",
+    ]  # fmt: skip
+
+
+def table(head: list[str], lines: list[list[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines)]
+
+
+def rank_table(tasks: dict[str, list[Point]], groups: list[str]) -> list[str]:
+    """By both ways to say which variant a contestant would have taken: the best on dev, or on held-out rows."""
+    lines = []
+    ways = {"best on dev": "score", "chosen on held-out rows": "held_out"}
+    ranks = {
+        (budget, way): average_ranks(tasks, seconds, by)
+        for way, by in ways.items()
+        for budget, seconds in BUDGETS.items()
+    }
+    for group in groups:
+        found = [of[group] for of in ranks.values()]
+        lines.append([group, str(found[0][1]), *(f"{rank:.2f}" for rank, _ in found)])
+    return [
+        "Of each contestant the best variant that is ready within the budget, ranked by dev score within each task; 1"
+        " is best, who is not ready shares the last places. Means are over the tasks a contestant"
+        " takes part in. *best on dev* takes the highest score, which favours contestants with many variants;"
+        " *chosen on held-out rows* is what a user would get.",
+        "",
+        *table(["contestant", "tasks", *(f"{budget}, {way}" for budget, way in ranks)], lines),
+    ]
+
+
+def reach_table(tasks: dict[str, list[Point]], groups: list[str]) -> list[str]:
+    lines = []
+    for task, of in tasks.items():
+        target = reference(of)
+        if target is None:
+            lines.append([task, "not run", "-", *("-" for _ in groups)])
+            continue
+        cells = []
+        for group in groups:
+            reached = first_to_reach(of, group, target.score)
+            if reached is None:
+                taking_part = any(point.group == group for point in of)
+                cells.append("not reached" if taking_part else "-")
+            elif reached is target:
+                cells.append(f"{reached.seconds:.0f}")
+            else:
+                gain, low, high = reached.above(target)
+                cells.append(
+                    f"{reached.seconds:.0f} ({reached.seconds / target.seconds:.2f}; {reached.name}:"
+                    f" {gain:+.3f} [{low:+.3f}, {high:+.3f}])"
+                )
+        lines.append([task, f"{target.score:.3f}", f"{target.seconds:.0f}", *cells])
+    return [
+        "Of each contestant the fastest variant whose dev score is at least that of three epochs by Trainer (of several"
+        " ways to run those, the best). In brackets: share of its seconds, which variant, and the paired difference of"
+        " scores with its 95% interval.",
+        "",
+        *table(["task", "three epochs", "s", *groups], lines),
+    ]
+
+
+def loss_list(tasks: dict[str, list[Point]]) -> list[str]:
+    """What the sentences have to be about, from the data alone."""
+    lines = []
+    for task, (ours, others) in losses(tasks).items():
+        best = max(others, key=lambda point: point.score)
+        mine = max((point for point in tasks[task] if point.ours), key=lambda point: point.score, default=None)
+        where = "on the front, but not at its upper end" if ours else "not on the front" if mine else "not run"
+        line = f"- {task}: ours is {where}; the highest is {best.group}, {best.name}: {best.score:.3f}"
+        line += f" in {best.seconds:.0f} s"
+        if mine is not None:
+            gap, low, high = mine.above(best)
+            line += f" (our highest, {mine.name}: {gap:+.3f} [{low:+.3f}, {high:+.3f}], in {mine.seconds:.0f} s)"
+        lines.append(line + ".")
+    for budget, seconds in BUDGETS.items():
+        behind = []
+        for task, of in tasks.items():
+            found = {group: best_within(of, group, seconds, "held_out") for group in groups_of({task: of})}
+            ready = {group: point for group, point in found.items() if point is not None}
+            leader = max(ready, key=lambda group: ready[group].score, default=OURS)
+            if leader != OURS:
+                behind.append(f"{task} ({leader})")
+        lines.append(f"- Within {budget}, chosen on held-out rows, another is first on: {', '.join(behind) or 'none'}.")
+    return lines
+
+
+def second_metric(point: Point) -> str | None:
+    """Of spans how good the best one is whether or not it is withheld: with few questions F1 stays near silence's."""
+    if point.rows[0]["kind"] == "span":
+        return "found_f1"
+    return next((name for name in point.rows[0]["scores"] if name != point.metric), None)
+
+
+def task_table(of: list[Point]) -> list[str]:
+    best = front(of)
+    also = second_metric(of[0])
+    head = [
+        "",
+        f"{of[0].metric} [95%]",
+        *([also] if also else []),
+        "held-out",
+        "seeds",
+        "s",
+        "training s",
+        "peak MB",
+        "trained",
+        "MB kept",
+        "ms",
+    ]
+    lines = []
+    for point in sorted(of, key=lambda point: point.seconds):
+        name = f"{point.group}: {point.name}"
+        low, high = point.interval
+        size = f"{point.mean('disk') / 1e6:.1f}" + ("+" if point.rows[0]["needs_encoder"] else "")
+        lines.append(
+            [
+                f"**{name}**" if point in best else name,
+                f"{point.score:.3f} [{low:.3f}, {high:.3f}]",
+                *([f"{np.mean([row['scores'][also]['value'] for row in point.rows]):.3f}"] if also else []),
+                f"{point.held_out:.3f}",
+                ",".join(map(str, point.seeds)),
+                f"{point.seconds:.0f}",
+                f"{point.mean('training'):.0f}",
+                f"{point.mean('peak_memory') / 1e6:.0f}",
+                f"{point.mean('parameters'):,.0f}",
+                size,
+                f"{point.mean('latency') * 1e3:.1f}",
+            ]
+        )
+    return [*table(head, lines), "", "Bold: on the front (no other scores as much in less time)."]
+
+
+def html(rows: list[Row], embed: bool = False) -> str:
+    """Score against seconds (logarithmic), a plot per task, with the front as a line."""
+    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
+
+    tasks = tasks_of(rows)
+    colours = dict(zip(groups_of(tasks), COLOURS, strict=False))
+    columns, count = 2, len(tasks)
+    titles = [title(task, of) for task, of in tasks.items()]
+    figure = make_subplots(rows=-(-count // columns), cols=columns, subplot_titles=titles)
+    shown: set[str] = set()
+    for number, of in enumerate(tasks.values()):
+        place = {"row": number // columns + 1, "col": number % columns + 1}
+        best = front(of)
+        line = {"color": "#999999", "dash": "dot", "shape": "hv"}
+        edge = go.Scatter(
+            x=[p.seconds for p in best], y=[p.score for p in best], mode="lines", line=line, name="front",
+            showlegend=not number, hoverinfo="skip",
+        )  # fmt: skip
+        figure.add_trace(edge, **place)
+        for group in groups_of({"": of}):
+            figure.add_trace(dots(go, [p for p in of if p.group == group], colours[group], group not in shown), **place)
+            shown.add(group)
+    figure.update_xaxes(type="log", title_text="seconds until the first prediction")
+    figure.update_layout(
+        height=420 * -(-count // columns), template="plotly_white", title="Score against seconds, per task"
+    )
+    return figure.to_html(include_plotlyjs=True if embed else "cdn", div_id="rivals")
+
+
+def dots(go: Any, of: list[Point], colour: str, in_legend: bool) -> Any:
+    ends = [point.interval for point in of]
+    return go.Scatter(
+        x=[p.seconds for p in of],
+        y=[p.score for p in of],
+        mode="markers",
+        name=of[0].group,
+        legendgroup=of[0].group,
+        showlegend=in_legend,
+        marker={"color": colour, "size": 9, "symbol": "star" if of[0].ours else "circle"},
+        error_y={
+            "array": [high - p.score for p, (_, high) in zip(of, ends, strict=True)],
+            "arrayminus": [p.score - low for p, (low, _) in zip(of, ends, strict=True)],
+            "thickness": 0.7,
+        },
+        text=[f"{p.name}<br>{len(p.rows)} seed(s), training {p.mean('training'):.0f} s" for p in of],
+        hovertemplate="%{text}<br>%{y:.3f} in %{x:.0f} s",
+    )
+
+
+if __name__ == "__main__":
+    main()

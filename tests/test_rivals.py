@@ -1,0 +1,304 @@
+"""The benchmark against rivals: jobs are run once, results are read rightly, and contestants keep the contract."""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no installed package
+
+from benchmarks.rivals import OURS, TASKS, contestants
+from benchmarks.rivals import page as pages
+from benchmarks.rivals import run as runs
+from benchmarks.rivals.measuring import Clock
+from benchmarks.rivals.standings import Point, average_ranks, best_within, first_to_reach, front, losses, points
+
+from bertvision.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+GROUPS = {"trainer": "Trainer", "lora": "LoRA", "ours": OURS, "sentence": "sentence-transformers + scikit-learn"}
+
+
+def row(task: str, contestant: str, outcome: str, score: float, ready: float, **more: Any) -> dict[str, Any]:
+    """A line of a results file with planted numbers."""
+    key = {"task": task, "contestant": contestant, "variant": outcome, "seed": 0, "backbone": "tiny", "limit": None}
+    measured = {"peak_memory": 1e9, "job_seconds": ready + 5, "calibration": 100.0, "load": 0.1}
+    return {
+        **key, **measured, "dev_limit": None, "threads": 2, "kind": "class", "metric": "accuracy",
+        "rows": {"train": 90, "held_out": 10, "dev": 50}, "digest": "d", "versions": {"torch": "2"}, "machine": "here",
+        "outcome": outcome, "scores": {"accuracy": {"value": score, "low": score - 0.1, "high": score + 0.1}},
+        "held_out": score, "draws": list(np.linspace(score - 0.1, score + 0.1, 21)), "training": ready - 1,
+        "ready": ready, "latency": 0.01, "parameters": 10, "disk": 1000, "needs_encoder": False, "note": "", **more,
+    }  # fmt: skip
+
+
+def planted() -> list[dict[str, Any]]:
+    """RTE: ours is fast, Trainer highest. CoLA: ours is slower and lower than LoRA."""
+    return [
+        row("rte", "trainer", "3 epochs", 0.60, 290),
+        row("rte", "trainer", "1 of 3 epochs", 0.50, 110),
+        row("rte", "lora", "3 epochs", 0.55, 220),
+        row("rte", "ours", "frozen + heads", 0.57, 50),
+        row("rte", "ours", "1 epoch + heads", 0.57, 170),
+        row("cola", "trainer", "3 epochs", 0.30, 210),
+        row("cola", "lora", "3 epochs", 0.35, 150),
+        row("cola", "ours", "1 epoch + heads", 0.20, 160),
+        row("cola", "sentence", "logistic regression", 0.10, 30),
+    ]
+
+
+def tasks() -> dict[str, list[Point]]:
+    return points(planted(), GROUPS)
+
+
+def test_every_contestant_of_the_issue_is_listed_with_variants_for_its_tasks() -> None:
+    assert set(contestants) == {"trainer", "lora", "sentence", "setfit", "probe", "ours", "ours-lora"}
+    taking_part = {
+        name: {task.name for task in TASKS.values() for v in contestants[name].variants.values() if v.stage(task)}
+        for name in contestants
+    }
+    classes = {task.name for task in TASKS.values() if task.kind == "class"}
+    assert taking_part["setfit"] == classes
+    assert taking_part["sentence"] == taking_part["probe"] == classes | {"sts-b"}
+    for name in ("trainer", "lora", "ours", "ours-lora"):
+        assert taking_part[name] == set(TASKS), name
+
+
+def test_listing_contestants_loads_nothing_heavy() -> None:
+    """A child's peak memory begins with that of the process that starts it."""
+    heavy = ("torch", "transformers", "sklearn", "scipy", "plotly", "peft", "setfit")
+    code = "import sys; from benchmarks.rivals import contestants; list(contestants);"
+    code += f"print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+def asked(**changed: Any) -> argparse.Namespace:
+    default = {"tasks": ",".join(TASKS), "contestants": "all", "seeds": "0,1", "backbone": "tiny", "threads": 1}
+    return argparse.Namespace(**{**default, "limit": None, "dev_limit": None} | changed)
+
+
+def test_jobs_come_with_one_seed_of_everything_first_and_unseeded_ones_once() -> None:
+    jobs = runs.plan(asked())
+    assert len({job.key for job in jobs}) == len(jobs)
+    first = [job for job in jobs if job.order[0] == 0]
+    assert jobs[: len(first)] == first
+    assert {job.key.seed for job in first} == {0}
+    assert {job.key.task for job in first} == set(TASKS)
+    assert {job.key.contestant for job in first} == set(contestants)
+    assert {job.key.seed for job in jobs if job.key.contestant == "probe"} == {0}
+
+
+def test_hours_bound_the_estimated_seconds() -> None:
+    jobs = runs.plan(asked())
+    chosen, later = runs.within(jobs, 3 * 3600)
+    assert sum(job.seconds for job in chosen) <= 3 * 3600
+    assert len(chosen) + len(later) == len(jobs)
+    assert [job.key.label for job in later if job.order[0] == 0] == ["squad2 lora:8x1 seed 0"]
+
+
+def test_a_trial_costs_a_share_of_the_whole() -> None:
+    small, whole = (sum(job.seconds for job in runs.plan(asked(limit=limit))) for limit in (64, None))
+    assert small < whole / 5
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"contestants": "lorra"}, "no contestant called 'lorra'. Did you mean 'lora'"),
+        ({"contestants": "ours:frosen"}, "Did you mean 'frozen'"),
+        ({"tasks": "rta"}, "no task called 'rta'. Did you mean 'rte'"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_the_nearest(changed: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        runs.plan(asked(**changed))
+
+
+def test_results_are_resumed_after_a_line_that_a_crash_cut(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "results.jsonl"
+    assert runs.read(file) == []
+    runs.append(file, planted()[:2])
+    with file.open("a") as opened:
+        opened.write('{"task": "rte", "conte')
+    runs.append(file, planted()[2:3])
+    assert [found["outcome"] for found in runs.read(file)] == ["3 epochs", "1 of 3 epochs", "3 epochs"]
+
+
+def test_what_is_done_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """A stand-in for the child process, which fails once: its job, and no other, is run by the second call."""
+    calls: list[str] = []
+
+    def child(key: runs.Key, data: str) -> tuple[list[dict[str, Any]], int, str]:
+        calls.append(key.contestant)
+        if calls == ["ours"]:
+            return [], 0, "out of memory"
+        return [row(key.task, key.contestant, "made", 0.5, 10) | vars(key)], 10**9, ""
+
+    monkeypatch.setattr(runs, "in_process", child)
+    monkeypatch.setattr(runs, "calibrate", lambda threads: 100.0)
+    out = tmp_path / "results.jsonl"
+    arguments = ["run", "--tasks", "rte", "--contestants", "ours:frozen,trainer:3", "--seeds", "0", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    for code in (1, 0, 0):
+        with pytest.raises(SystemExit) as end:
+            runs.main()
+        assert end.value.code == code
+    assert sorted(calls) == ["ours", "ours", "trainer"]
+    assert "out of memory" in capsys.readouterr().out
+    assert {found["peak_memory"] for found in runs.read(out)} == {10**9}
+
+
+def test_the_front_has_those_that_none_beats_in_less_time() -> None:
+    of = tasks()
+    assert [point.name for point in front(of["rte"])] == ["frozen + heads", "3 epochs"]
+    assert [point.group for point in front(of["cola"])] == ["sentence-transformers + scikit-learn", "LoRA"]
+
+
+def test_of_equals_the_faster_is_on_the_front() -> None:
+    of = points([row("rte", "ours", "a", 0.5, 20), row("rte", "ours", "b", 0.5, 10)], GROUPS)["rte"]
+    assert [point.name for point in front(of)] == ["b"]
+
+
+def test_average_ranks_at_budgets() -> None:
+    of = tasks()
+    # In three minutes: RTE ours .57, Trainer .50, LoRA not ready; CoLA LoRA .35, ours .20, sentence .10, Trainer not.
+    found = average_ranks(of, 180, "score")
+    assert found["LoRA"] == (2.0, 2)
+    assert found[OURS] == (1.5, 2)
+    assert found["Trainer"] == (3.0, 2)
+    assert found["sentence-transformers + scikit-learn"] == (3.0, 1)
+    # Nobody but ours and sentence is ready in one minute: the others share what is left.
+    assert average_ranks(of, 60, "score")["Trainer"] == ((2.5 + 3) / 2, 2)
+
+
+def test_a_variant_is_chosen_on_held_out_rows_or_on_dev() -> None:
+    rows = [row("rte", "ours", "lucky", 0.7, 10, held_out=0.4), row("rte", "ours", "sound", 0.6, 10, held_out=0.5)]
+    of = points(rows, GROUPS)["rte"]
+    names = [getattr(best_within(of, OURS, 60, by), "name", None) for by in ("score", "held_out")]
+    assert names == ["lucky", "sound"]
+
+
+def test_seconds_until_a_score_are_those_of_the_fastest_variant_that_has_it() -> None:
+    of = tasks()["rte"]
+    reached = first_to_reach(of, OURS, 0.57)
+    assert reached is not None
+    assert reached.seconds == 50
+    assert first_to_reach(of, OURS, 0.6) is None
+
+
+def test_losses_are_tasks_where_another_has_the_upper_end() -> None:
+    found = losses(tasks())
+    assert [point.name for point in found["rte"][0]] == ["frozen + heads"]
+    assert found["cola"][0] == []
+
+
+def test_seeds_are_averaged_and_mixed_settings_refused() -> None:
+    rows = [row("rte", "ours", "a", 0.5, 10), row("rte", "ours", "a", 0.7, 30) | {"seed": 1}]
+    (point,) = points(rows, GROUPS)["rte"]
+    assert (point.score, point.seconds, point.seeds) == (pytest.approx(0.6), 20, [0, 1])
+    assert point.interval == pytest.approx((0.505, 0.695))
+    with pytest.raises(UserError, match="'rte' differ"):
+        points([rows[0], rows[1] | {"digest": "other"}], GROUPS)
+
+
+def test_the_page_is_made_from_a_results_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("plotly")
+    results = tmp_path / "results.jsonl"
+    runs.append(results, [*planted(), row("cola", "ours", "slow day", 0.1, 400, calibration=50.0)])
+    monkeypatch.setattr(sys, "argv", ["page", "--results", str(results), "--docs", str(tmp_path)])
+    pages.main()
+    text, picture = (tmp_path / "rivals.md").read_text(), (tmp_path / "rivals.html").read_text()
+    assert "| rte | 0.600 | 290 | not reached | not reached | - | 290 |" in text
+    assert "150 (0.71; 3 epochs: +0.050" in text
+    assert "- cola: ours is not on the front; the highest is LoRA, 3 epochs: 0.350 in 150 s" in text
+    assert "- rte: ours is on the front, but not at its upper end" in text
+    assert "not quiet (below 85% of the highest) before: cola ours:slow day seed 0." in text
+    assert "**BERTVision: frozen + heads**" in text
+    assert all(task in picture for task in ("rte (accuracy", "cola (accuracy"))
+    pages.main()
+    assert (tmp_path / "rivals.md").read_text() == text
+    assert (tmp_path / "rivals.html").read_text() == picture
+
+
+def test_a_paused_clock_stands_still() -> None:
+    clock = Clock(began=0.0)
+    before = clock.now()
+    with clock.paused():
+        clock_paused = clock.now()
+    clock.leave_out(1000.0)
+    assert clock_paused >= before
+    assert clock.now() < before - 900
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """CoLA with 60 sentences, RTE with as many pairs (a word gives the class away), SQuAD with 30 questions."""
+    folder, draw = tmp_path_factory.mktemp("data"), random.Random(0)
+    for name in ("CoLA", "RTE", "SQuAD2"):
+        (folder / name).mkdir()
+    for part, count in (("train", 60), ("dev", 20)):
+        texts = [f"a {'good' if i % 2 else 'bad'} {draw.choice(['film', 'story'])} {part} {i}" for i in range(count)]
+        single = [f"x\t{i % 2}\t\t{text}" for i, text in enumerate(texts)]
+        labels = ("not_entailment", "entailment")
+        pairs = [f"{i}\t{text}\tit is {text}\t{labels[i % 2]}" for i, text in enumerate(texts)]
+        (folder / "CoLA" / f"{part}.tsv").write_text("\n".join(single) + "\n")
+        (folder / "RTE" / f"{part}.tsv").write_text("\n".join(["index\tsentence1\tsentence2\tlabel", *pairs]) + "\n")
+        articles = [article(f"{part} {i}") for i in range(15)]
+        (folder / "SQuAD2" / f"{part}-v2.0.json").write_text(json.dumps({"version": "v2.0", "data": articles}))
+    return folder
+
+
+def article(name: str) -> dict[str, Any]:
+    """Two questions on a sentence, one of which it does not answer."""
+    context = f"the cat of {name} is in the big red house by the river"
+    answer = [{"text": "red house", "answer_start": context.index("red house")}]
+    asked = [("where is the cat", answer, False), ("where is the dog", [], True)]
+    rows = [
+        {"id": f"{name} {question}", "question": question, "answers": answers, "is_impossible": impossible}
+        for question, answers, impossible in asked
+    ]
+    return {"title": name, "paragraphs": [{"context": context, "qas": rows}]}
+
+
+@pytest.mark.filterwarnings("ignore")  # of the rivals' libraries
+@pytest.mark.parametrize(
+    ("task", "contestant", "variant", "outcomes"),
+    [
+        ("cola", "probe", "regression", ["logistic regression"]),
+        ("cola", "trainer", "2", ["1 of 2 epochs", "2 epochs"]),
+        ("cola", "lora", "16x3-all-linear", ["1 of 3 epochs", "2 of 3 epochs", "3 epochs"]),
+        ("cola", "ours", "epoch", ["1 epoch + heads", "riding along only"]),
+        ("rte", "sentence", "regression", ["logistic regression"]),
+        ("rte", "setfit", "8", ["8 per class"]),
+        ("rte", "ours-lora", "8x1", ["LoRA 1 epoch + heads"]),
+        ("squad2", "trainer", "1", ["1 epoch"]),
+        ("squad2", "lora", "8x1", ["1 epoch"]),
+        ("squad2", "ours", "fraction", ["3/10 epoch + heads"]),
+    ],
+)
+def test_contestants_keep_the_contract(
+    task: str, contestant: str, variant: str, outcomes: list[str], data: Path
+) -> None:
+    for library in {"lora": ["peft"], "ours-lora": ["peft"], "setfit": ["setfit"]}.get(contestant, []):
+        pytest.importorskip(library)
+    made = runs.one(runs.Key(task, contestant, variant, 0, "tiny", None, None, 1), str(data))
+    assert [found["outcome"] for found in made] == outcomes
+    for found in made:
+        json.dumps(found)
+        assert sum(found["rows"].values()) == (60 if task == "squad2" else 80)
+        primary = found["scores"][found["metric"]]
+        assert -1 <= primary["low"] <= primary["high"] <= 1
+        assert len(found["draws"]) == runs.DRAWS
+        assert 0 < found["training"] < found["ready"]
+        assert found["latency"] > 0
+        assert found["parameters"] > 0
+        assert found["disk"] > 0
+    # What a job passes on its way is ready sooner than what it ends with; riding along alone sooner than with polish.
+    assert [found["ready"] for found in made] == sorted((f["ready"] for f in made), reverse=contestant == "ours")
