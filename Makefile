@@ -29,7 +29,7 @@ chromium:
 	fi
 
 test: $(READY) chromium  ## all tests, offline
-	@HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+	@HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 check: $(READY)  ## formatting, lint, types, tests
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy

@@ -1,6 +1,7 @@
 """A cut encoder is the bottom of the old one, with heads of its own, in a run like any other; and every run's card."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,12 @@ def test_a_cut_encoder_says_what_the_bottom_of_the_old_one_said(run: Run, tmp_pa
     for one, other in zip(states[0][:3], states[1], strict=True):
         torch.testing.assert_close(one, other)
     assert bertvision.load(made.path).predict(["a great film"])[0]["label"] in ("pos", "neg")
-    assert "2 layers" not in (made.path / "README.md").read_text().splitlines()[0]
+    assert (
+        "The encoder `tiny`, its first 2 layers, not fine-tuned, with small heads"
+        in (made.path / "README.md").read_text()
+    )
+    assert not (run.path / "cuts").exists()
+    assert made.info["options"]["backbone"] == str(made.path / "marks/0/encoder")  # it stands on its own feet
 
 
 def test_without_a_number_the_tolerance_decides(run: Run, tmp_path: Path, command: Command) -> None:
@@ -50,6 +56,30 @@ def test_without_a_number_the_tolerance_decides(run: Run, tmp_path: Path, comman
     code, out, err = command("cut", run.path, "--layers", 1, "--heads", "closed-form", "--out", tmp_path / "other")
     assert code == 0, err
     assert "1 of 3 layers kept" in out
+
+
+def test_a_run_without_heads_gets_some(run: Run, tmp_path: Path) -> None:
+    train = run.info["options"]["train"]
+    plain = bertvision.fit(
+        "table", train=train, out=tmp_path / "plain", backbone="tiny", heads="none", marks="1", quiet=True
+    )
+    assert "in the head" not in (plain.path / "README.md").read_text()
+    made = bertvision.cut(plain.path, 1, out=tmp_path / "cut", quiet=True)
+    assert made.mark("0")["best_head"]
+
+
+def test_changed_data_and_stores_are_refused_before_anything_is_made(run: Run, tmp_path: Path) -> None:
+    shutil.copytree(run.path, tmp_path / "copy", ignore=shutil.ignore_patterns("analysis"))
+    info = run.info
+    write_csv(tmp_path / "other.csv", ("text", "label"), sentences(120, seed=9))
+    info["options"]["train"] = str(tmp_path / "other.csv")
+    (tmp_path / "copy" / "run.json").write_text(json.dumps(info))
+    for call in (lambda: bertvision.cut(tmp_path / "copy", 1, out=tmp_path / "cut", quiet=True),
+                 lambda: bertvision.analyse(tmp_path / "copy", ["depth"])):  # fmt: skip
+        with pytest.raises(UserError, match="has changed since"):
+            call()
+    assert not (tmp_path / "cut").exists()
+    assert not (tmp_path / "copy" / "cuts").exists()
 
 
 def test_what_cannot_be_cut_is_refused(run: Run, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`reproduce`: runs are made once, tables stand beside the paper's, and go where they belong in a document."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,20 @@ def test_means_over_seeds_are_means_of_runs(small: Plan) -> None:
     dev, head = runs[0].predictions("1")["dev"], runs[0].mark("1")["best_head"]
     assert alone == compare(dev["outputs"]["encoder"], dev["outputs"][head], dev["targets"], "f1", "span")
     assert mean_score(runs, "1", "cnn-1xn", "f1") is None
+    # The head that held-out examples chose, ridden or polished, is the one that is reported.
+    for run in runs:
+        kept = run.mark("1")
+        for role, name in (("best head", kept["best_head"]), ("selected", kept["selected"])):
+            said = mean_score([run], "1", role, "f1")
+            assert said is not None
+            assert said.value == pytest.approx(kept["dev"][name]["f1"]["value"])
+
+
+def test_runs_of_other_options_are_not_taken_for_these(small: Plan) -> None:
+    with pytest.raises(UserError, match=r"other options \(--heads"):
+        replace(small, heads="last-layer").runs("squad2", ("3/10", "1"), "", Progress(quiet=True))
+    with pytest.raises(UserError, match="--epochs 'x'"):
+        replace(small, epochs="x").runs("squad2", ("3/10", "1"), "", Progress(quiet=True))
 
 
 def test_answerability_too(data: Path, tmp_path: Path, command: Command) -> None:
@@ -106,5 +121,7 @@ def test_a_document_keeps_what_stands_around_the_tables(tmp_path: Path) -> None:
 def test_bad_input(tmp_path: Path, command: Command) -> None:
     code, _, err = command("reproduce", "squat")
     assert (code, "one of squad2, squad2-answerable, glue" in err) == (1, True)
+    code, _, err = command("reproduce", "glue", "--write", tmp_path / "no" / "file.md")
+    assert (code, "in a folder that is there" in err) == (1, True)
     code, _, err = command("reproduce", "glue", "--seeds", "a")
     assert (code, "--seeds 'a'" in err) == (1, True)

@@ -418,3 +418,18 @@ def test_on_the_real_dev_set_perfect_is_100_and_silence_is_half() -> None:
     assert perfect["exact"] == perfect["f1"] == perfect["HasAns_f1"] == 100
     silent = report(golds, dict.fromkeys(golds, ""))
     assert round(silent["exact"], 2) == round(silent["f1"], 2) == 50.07
+
+
+def test_the_second_answer_is_another_place_also_where_windows_overlap() -> None:
+    """Two windows show the same text: the best place comes twice before the second best does."""
+    context, segments = "A B C", np.array([0, 1, 2, 2, 2] * 2, dtype=np.int8)
+    places = [[0, 0], [0, 0], [0, 1], [2, 3], [4, 5]] * 2
+    windows = Windows(
+        tokens=np.zeros(10, np.int32), types=np.zeros(10, np.int8), segments=segments, offsets=np.array([0, 5, 10]),
+        truncated=0, examples=np.array([0, 0]), characters=np.array(places),
+    )  # fmt: skip
+    outputs = np.array([[0.01] * 2, [0, 0], [0.5, 0.5], [0.01, 0.01], [0.48, 0.48]] * 2, dtype=np.float32)
+    found = best_spans(outputs, windows, 1, top=3)
+    examples = Examples(["q"], [context], None)
+    assert found.texts(examples) == ["A"]
+    assert found.runners_up(examples) == ["C"]

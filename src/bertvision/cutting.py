@@ -1,5 +1,6 @@
 """Cut an encoder short and refit heads on what is left: a smaller, faster model, as a run of its own."""
 
+import shutil
 import statistics
 import time
 from dataclasses import replace
@@ -9,10 +10,11 @@ from typing import Any
 from bertvision.analysis.depth import by_depth, smallest
 from bertvision.analysis.evidence import Evidence
 from bertvision.backbones import encoder as backbone_family
+from bertvision.errors import UserError
 from bertvision.heads.base import Shape
 from bertvision.model import Model
 from bertvision.progress import Progress
-from bertvision.runs import Run, check, filling, write_json
+from bertvision.runs import Run, check, filling, partial_of, write_json
 from bertvision.training import card
 from bertvision.training.fit import fit
 from bertvision.types import Examples
@@ -35,27 +37,40 @@ def cut(
     points on held-out examples; heads are fitted anew, after `epochs` more of fine-tuning."""
     progress = progress or Progress()
     evidence = Evidence(reference, tolerance, progress)
+    examples = evidence.examples  # refuses stores, and data that has changed, before anything is made
+    whole = evidence.info["shape"]["layers"] - 1
     if layers is None:
-        layers = max(1, int(smallest(by_depth(evidence), tolerance)["depth"]))
+        layers = int(smallest(by_depth(evidence), tolerance)["depth"])
+        if layers == whole:
+            raise UserError(
+                f"All {whole} layers are needed to stay within {tolerance} points. --layers cuts all the same."
+            )
         progress.say(f"{layers} layers lose no more than {tolerance} points on held-out examples")
     path = Path(out) if out else evidence.run.path.with_name(f"{evidence.run.path.name}-{layers}-layers")
-    check(path, resume=False)
+    begun = partial_of(path).exists()
+    check(path, resume=begun)
     shape = Shape(**evidence.info["shape"])
     encoder = backbone_family.load(evidence.encoder_folder, shape.outputs, 0, span=shape.span, pooled=shape.pooled)
-    whole = encoder.layers - 1
     encoder.shorten(layers)
-    with filling(evidence.run.path / "cuts" / str(layers)) as folder:
+    place = evidence.run.path / "cuts" / str(layers)
+    with filling(place) as folder:
         encoder.save(folder)
-    kept = evidence.run.path / "cuts" / str(layers)
+    given = evidence.options.heads if evidence.entry["best_head"] else "default"
     options = replace(
-        evidence.options, backbone=str(kept), heads=heads or evidence.options.heads, epochs=epochs, freeze=None,
-        marks="0" if epochs == "0" else None, out=str(path),
+        evidence.options, backbone=str(place), heads=heads or given, epochs=epochs, freeze=None, budget=None,
+        polish=evidence.options.polish or None, marks="0" if epochs == "0" else None, out=str(path),
     )  # fmt: skip
-    run = fit(options, progress=progress)
-    found = {"from": str(reference), "mark": evidence.mark, "layers": layers, "of": whole}
-    found |= beside(Model(reference), Model(run.path), evidence.examples)
-    write_json(run.path / "run.json", run.info | {"cut": found, "licence": evidence.info.get("licence")})
+    run = fit(options, resume=begun, progress=progress)
+    info = run.info
+    backbone = evidence.info.get("cut", evidence.options.as_dict())["backbone"]
+    info["cut"] = {"from": str(reference), "backbone": backbone, "mark": evidence.mark, "layers": layers, "of": whole}
+    info["cut"] |= beside(Model(reference), Model(run.path), examples)
+    info["licence"] = evidence.info.get("licence")
+    # The first mark has the encoder as it was cut: from here on the new run needs nothing of the old one.
+    info["options"]["backbone"] = str(run.mark_folder("0") / "encoder")
+    write_json(run.path / "run.json", info)
     card.write(run, run.path)
+    shutil.rmtree(place.parent)
     return run
 
 

@@ -37,6 +37,8 @@ def shares(evidence: Evidence) -> list[Table]:
 def second(evidence: Evidence) -> list[Table]:
     questions = evidence.examples.questions
     assert questions is not None
+    if evidence.options.decoding == "argmax":
+        return []  # which knows no second
     golds = [Gold.of([answer.text for answer in found]) for found in questions.answers]
     rows = []
     for role, model in evidence.roles.items():

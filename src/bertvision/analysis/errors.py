@@ -89,17 +89,23 @@ def breakdown(evidence: Evidence) -> list[Table]:
         for target in np.unique(evidence.targets):
             groups[f"is {evidence.named(target)}"] = evidence.targets == target
     else:
-        edges = np.quantile(evidence.targets, np.linspace(0, 1, 6))
-        for low, high in pairwise(edges):
-            inside = (evidence.targets >= low) & ((evidence.targets < high) | (high == edges[-1]))
-            groups[f"score {low:g} to {high:g}"] = inside
-    words = evidence.words
-    edges = np.quantile(words, np.linspace(0, 1, 5))
-    for low, high in pairwise(edges):
-        groups[f"{low:.0f} to {high:.0f} words"] = (words >= low) & ((words < high) | (high == edges[-1]))
+        groups |= {f"score {edges}": inside for edges, inside in _parts(evidence.targets, 5).items()}
+    groups |= {f"{edges} words": inside for edges, inside in _parts(evidence.words, 4).items()}
     rows = [row for name, chosen in groups.items() if (row := grouped(evidence, name, chosen))]
     what = {"class": "accuracy", "span": "F1", "score": f"share within {NEAR:.0%} of the range"}[evidence.kind]
     return [Table("Where each model is right", f"{what[0].upper()}{what[1:]} within groups of {evidence.split}.", rows)]
+
+
+def _parts(values: np.ndarray, count: int) -> dict[str, np.ndarray]:
+    """About equal parts by value, each example in one of them: "from to below" -> which."""
+    edges = np.unique(np.quantile(values, np.linspace(0, 1, count + 1), method="nearest"))
+    found = {}
+    for low, high in pairwise(edges):
+        last = high == edges[-1]
+        found[f"{low:g} to {high:g}" if last else f"{low:g} to below {high:g}"] = (values >= low) & (
+            (values <= high) if last else (values < high)
+        )
+    return found
 
 
 def grouped(evidence: Evidence, name: str, chosen: np.ndarray) -> dict[str, object] | None:
@@ -142,6 +148,6 @@ def surety(evidence: Evidence, model: str) -> np.ndarray:
     """(N,) what mistakes are ordered by, and what a user could refuse answers by."""
     if evidence.kind == "span":
         nulls = evidence.said("nulls", model)
-        return np.maximum(nulls, 1 - nulls)
+        return np.where(evidence.said("answers", model) == "", nulls, 1 - nulls)
     values = evidence.outputs[model]
     return values.max(1) if evidence.kind == "class" else np.abs(values[:, 0] - evidence.targets)

@@ -19,10 +19,10 @@ def layers(evidence: Evidence) -> list[Table]:
         )
         tables.append(Table("Learned weights of layers", note, weights))
     alone = [
-        {"epochs": entry["epoch"], "head": head.removesuffix(POLISHED), "layer": layer, "value": value}
+        {"epochs": entry["epoch"], "head": head, "layer": layer, "value": value}
         for entry in evidence.scores["marks"]
-        for head, values in entry.get("layer_profiles", {}).items()
-        for layer, value in enumerate(values)
+        for head, values in ((label.removesuffix(POLISHED), v) for label, v in entry.get("layer_profiles", {}).items())
+        for layer, value in zip(parse(head).layers or range(len(values)), values, strict=True)
     ]
     if alone:
         note = "Ridge regression on one layer, leave-one-out on train: correlation, or accuracy of classes."

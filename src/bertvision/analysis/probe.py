@@ -23,13 +23,14 @@ def usual(evidence: Evidence) -> str:
 
 def probe(evidence: Evidence, heads: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     """label without seed -> a row per seed: `seed`, `held_out`, `dev` (the task's metric)."""
+    _ = evidence.parts  # heads trained on other data would say nothing of this run
     best = evidence.entry["best_head"]
     way = evidence.entry["pairs"].get(best, "joint") if evidence.info["shape"]["pairs"] else "auto"
     way = "joint" if evidence.info.get("windowed") else way
     with tempfile.TemporaryDirectory(dir=evidence.run.path, prefix="probe-") as folder:
         options = replace(
             evidence.options, backbone=evidence.encoder_folder, heads=",".join(heads), epochs="0", marks="0",
-            freeze=None, pairs=way, out=f"{folder}/run",
+            budget=None, freeze=None, polish=evidence.options.polish or None, pairs=way, out=f"{folder}/run",
         )  # fmt: skip
         try:
             scores = fit(options, progress=evidence.progress).scores

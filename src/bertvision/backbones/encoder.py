@@ -182,6 +182,7 @@ class Encoder(nn.Module):
             config.layer_types = config.layer_types[:depth]
 
     def save(self, folder: Path) -> None:
+        self.model.config.pooler_is_trained = self.pooled  # which the weights alone do not tell
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
@@ -216,7 +217,8 @@ def load(name: str, outputs: int, seed: int, *, span: bool = False, pooled: bool
     tokenizer.backend_tokenizer.no_padding()
     if pooled is None:
         has_pooler = getattr(model.base_model, "pooler", None) is not None
-        pooled = has_pooler and not any(".pooler." in f".{key}" for key in report["missing_keys"])
+        found = has_pooler and not any(".pooler." in f".{key}" for key in report["missing_keys"])
+        pooled = bool(getattr(config, "pooler_is_trained", found))
         _renew_output(model, report["missing_keys"], seed)
     _check_weights(name, model, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
     return Encoder(model, tokenizer, pooled)

@@ -110,6 +110,8 @@ def reproduce(
     """
     if not all(part.strip().isdigit() for part in seeds.split(",")):
         raise UserError(f"--seeds '{seeds}' should be numbers, such as 0,1,2.")
+    if write is not None and (write.is_dir() or not write.parent.is_dir()):
+        raise UserError(f"--write '{write}' should be a file in a folder that is there.")
     from bertvision.progress import Progress
     from bertvision.reproduction.document import write as write_tables
     from bertvision.reproduction.plan import Plan

@@ -32,14 +32,14 @@ def measure(outputs: np.ndarray, targets: np.ndarray, metric: str, kind: str = "
 def score(outputs: np.ndarray, targets: np.ndarray, metric: str, kind: str = "class") -> Score:
     """Predictions (N, C) against targets (N,)."""
     values = resampled(outputs, targets, metric, kind)
-    return Score(measure(outputs, targets, metric, kind), *_interval(values))
+    return Score(measure(outputs, targets, metric, kind), *interval(values))
 
 
 def compare(one: np.ndarray, other: np.ndarray, targets: np.ndarray, metric: str, kind: str = "class") -> Score:
     """How much `other` scores above `one`: a paired bootstrap, both on the same resamples."""
     difference = measure(other, targets, metric, kind) - measure(one, targets, metric, kind)
     values = resampled(other, targets, metric, kind) - resampled(one, targets, metric, kind)
-    return Score(difference, *_interval(values))
+    return Score(difference, *interval(values))
 
 
 def resampled(outputs: np.ndarray, targets: np.ndarray, metric: str, kind: str = "class") -> np.ndarray:
@@ -54,7 +54,7 @@ def _decide(outputs: np.ndarray, kind: str) -> np.ndarray:
     return outputs if kind == "span" else glue.decide(outputs)
 
 
-def _interval(values: np.ndarray) -> tuple[float, float]:
+def interval(values: np.ndarray) -> tuple[float, float]:
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 

@@ -168,7 +168,7 @@ def spelled_out(options: dict[str, Any]) -> str:
     """The command with every option that is not the default, also those that were decided on the way."""
     usual, words = FitOptions().as_dict(), ["bertvision", "fit", str(options["task"])]
     for name, value in options.items():
-        if name in ("task", "out") or value is None or value == usual.get(name):
+        if name in ("task", "out", "budget") or value is None or value == usual.get(name):
             continue
         words += [flag(name)] if value is True else [flag(name), str(value)]
     return shlex.join(words)

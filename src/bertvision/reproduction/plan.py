@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bertvision.metrics.intervals import Score, measure, resampled
-from bertvision.options import FitOptions
+from bertvision.analysis.evidence import roles_of
+from bertvision.errors import UserError
+from bertvision.metrics.intervals import Score, interval, measure, resampled
+from bertvision.options import FitOptions, differences, fraction
 from bertvision.progress import Progress
 from bertvision.runs import Run, partial_of
+from bertvision.training.checkpoints import POLISHED
 from bertvision.training.fit import fit
 
 
@@ -29,23 +32,34 @@ class Plan:
 
     def runs(self, task: str, marks: Iterable[str], heads: str, progress: Progress) -> list[Run]:
         """One per seed, with the marks that `epochs` reaches."""
-        last = Fraction(self.epochs)
-        reached = [mark for mark in marks if Fraction(mark) <= last] or [self.epochs]
+        last = fraction("--epochs", self.epochs)
+        reached = sorted({*(mark for mark in map(Fraction, marks) if mark < last), last})
         made = []
         for seed in self.seeds:
             size = f"-{self.limit}" if self.limit else ""
             path = (
                 Path(self.out) / f"{task}-{Path(self.backbone).name}{size}-{self.epochs.replace('/', '-')}-seed-{seed}"
             )
-            if not (path / "run.json").exists():
-                options = FitOptions(
-                    task=task, data=self.data, backbone=self.backbone, limit=self.limit, dev_limit=self.dev_limit,
-                    heads=self.heads or heads, epochs=self.epochs, marks=",".join(reached), seed=seed, out=str(path),
-                )  # fmt: skip
+            options = FitOptions(
+                task=task, data=self.data, backbone=self.backbone, limit=self.limit, dev_limit=self.dev_limit,
+                heads=self.heads or heads, epochs=self.epochs, marks=",".join(map(str, reached)), seed=seed,
+                out=str(path),
+            )  # fmt: skip
+            if (path / "run.json").exists():
+                _check_same(Run(path), options)
+            else:
                 progress.say(f"{task}, seed {seed}: {path}")
                 fit(options, resume=partial_of(path).exists(), progress=progress)
             made.append(Run(path))
         return made
+
+
+def _check_same(run: Run, options: FitOptions) -> None:
+    """A finished run of the same name may be one of other options."""
+    kept = {name: value for name, value in run.info["options"].items() if getattr(options, name, None) is not None}
+    changed = differences(kept, options.as_dict())
+    if changed:
+        raise UserError(f"'{run.path}' was made with other options ({'; '.join(changed)}). Choose another --out.")
 
 
 def mean_score(runs: list[Run], mark: str, role: str, metric: str) -> Score | None:
@@ -56,7 +70,7 @@ def mean_score(runs: list[Run], mark: str, role: str, metric: str) -> Score | No
     kept = [values for values in found if values is not None]
     kind = runs[0].info["kind"]
     draws = np.mean([resampled(*values, metric, kind) for values in kept], 0)
-    return _score(float(np.mean([measure(*values, metric, kind) for values in kept])), draws)
+    return Score(float(np.mean([measure(*values, metric, kind) for values in kept])), *interval(draws))
 
 
 def mean_difference(runs: list[Run], mark: str, one: str, other: str, metric: str) -> Score | None:
@@ -68,21 +82,16 @@ def mean_difference(runs: list[Run], mark: str, one: str, other: str, metric: st
             return None
         values.append(measure(*b, metric, kind) - measure(*a, metric, kind))
         draws.append(resampled(*b, metric, kind) - resampled(*a, metric, kind))
-    return _score(float(np.mean(values)), np.mean(draws, 0))
+    return Score(float(np.mean(values)), *interval(np.mean(draws, 0)))
 
 
 def _values(run: Run, mark: str, role: str) -> tuple[np.ndarray, np.ndarray] | None:
     entry = run.mark(mark)
-    model = {"best head": entry["best_head"], "selected": entry["selected"], "ensemble (max)": "ensemble-max",
-             "ensemble (greedy)": "ensemble-greedy"}.get(role, role)  # fmt: skip
+    # Of a head by its name, the polished one: on states at rest, as the paper trains it.
+    named = [roles_of(entry)[role]] if role in roles_of(entry) else [f"{role}{POLISHED}", role]
     splits = run.predictions(mark)
     kept = next(part for name, part in splits.items() if name.startswith("dev"))
-    for name in (f"{model}+polish", model):  # polished heads are what the paper trains: on states at rest
+    for name in named:
         if name in kept["outputs"]:
             return kept["outputs"][name], kept["targets"]
     return None
-
-
-def _score(value: float, draws: np.ndarray) -> Score:
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return Score(value, float(low), float(high))

@@ -93,7 +93,7 @@ EXPERIMENTS: dict[str, Callable[[Plan, Progress], list[Table]]] = {
 def reproduce(what: str, plan: Plan, progress: Progress) -> list[Table]:
     if what not in EXPERIMENTS:
         raise UserError(f"`bertvision reproduce {what}`: one of {', '.join(EXPERIMENTS)}.")
-    return EXPERIMENTS[what](plan, progress)
+    return [table for table in EXPERIMENTS[what](plan, progress) if table.rows]
 
 
 def _marks(runs: list[Run]) -> list[str]:

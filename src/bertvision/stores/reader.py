@@ -2,9 +2,9 @@
 
 import math
 import queue
-import sys
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,18 +60,20 @@ class Rows:
 class Rooms:
     """Memory for batches, used again once nobody holds the batch in it: fresh memory costs more than decoding.
 
-    A tensor made from an array holds on to it for as long as there are views of the tensor; so the array's count of
-    references says whether it is free.
+    A tensor made from an array holds on to it for as long as there are views of the tensor; so the memory is free when
+    the array that was handed out is gone.
     """
 
     def __init__(self, size: int) -> None:
-        self.size, self.arrays = size, [np.empty(size, dtype=np.float32) for _ in range(AHEAD + 2)]
+        self.arrays = [np.empty(size, dtype=np.float32) for _ in range(AHEAD + 2)]
+        self.given: list[Callable[[], object]] = [lambda: None for _ in self.arrays]
 
     def take(self, shape: tuple[int, ...]) -> Tensor:
-        count = math.prod(shape)
-        for array in self.arrays:
-            if sys.getrefcount(array) == 3:  # the list, this name, and the question itself
-                return torch.from_numpy(array[:count]).view(shape)
+        for i, array in enumerate(self.arrays):
+            if self.given[i]() is None:
+                part = array[: math.prod(shape)]
+                self.given[i] = weakref.ref(part)
+                return torch.from_numpy(part).view(shape)
         return torch.empty(shape)  # somebody collects batches
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bertvision.heads.variants import parse
 from bertvision.runs import Run
 from bertvision.training.checkpoints import POLISHED
 
@@ -27,14 +28,17 @@ def _lines(info: dict[str, Any], scores: dict[str, Any], path: Path) -> Iterator
     entry = next(entry for entry in scores["marks"] if entry["epoch"] == selected["mark"])
     splits = [name for name in entry if name.startswith("dev")] or ["held_out"]
     store = info.get("store")
-    backbone = store["source"]["backbone"] if store else options["backbone"]
+    backbone = info.get("cut", options)["backbone"] if store is None else store["source"]["backbone"]
+    layers = f", its first {info['cut']['layers']} layers" if "cut" in info else ""
     score = entry[splits[0]][selected["model"]][metric]["value"]
     yield from _metadata(info, scores["task"], Path(backbone).name, metric, score)
     yield f"# {scores['task']} with {Path(backbone).name}: {selected['model']}"
     yield ""
+    tuned = f"fine-tuned for {selected['mark']} epochs" if selected["mark"] != "0" else "not fine-tuned"
+    small = ", with small heads on the hidden states of every layer" if entry["best_head"] else ""
     yield (
-        f"Gives {KINDS[info['kind']]}. The encoder `{backbone}`, fine-tuned for {selected['mark']} epochs, with small"
-        " heads on the hidden states of every layer (BERTVision); the model was chosen on examples held out of train."
+        f"Gives {KINDS[info['kind']]}. The encoder `{backbone}`{layers}, {tuned}{small} (BERTVision); the model was"
+        " chosen on examples held out of train."
     )
     yield ""
     texts = '["..."], ["..."]' if info["shape"]["pairs"] else '["..."]'
@@ -75,17 +79,15 @@ def _metadata(info: dict[str, Any], task: str, backbone: str, metric: str, score
 
 def _cost(info: dict[str, Any], entry: dict[str, Any]) -> Iterator[str]:
     costs, counts = info["costs"], info["parameters"]
-    head = counts.get(entry["selected"].removesuffix(POLISHED)) or counts.get(
-        (entry["best_head"] or "").removesuffix(POLISHED)
-    )
-    sizes = [f"{counts['encoder']:,} in the encoder"] if counts.get("encoder") else []
-    sizes += [f"{head:,} in the head"] if head else []
+    names = {"encoder": "encoder", entry["selected"].removesuffix(POLISHED): "selected head"}
+    names |= {(entry["best_head"] or "").removesuffix(POLISHED): "best head"}
+    sizes = [f"{counts[name]:,} in the {what}" for name, what in names.items() if counts.get(name)]
     yield ""
     yield "## Cost"
     yield ""
     yield f"- {entry['seconds']:.0f} s up to this mark, {costs['seconds']:.0f} s for the whole run"
     yield f"- peak memory {costs['peak_memory_bytes'] / 1e9:.1f} GB, {costs['disk_bytes'] / 1e6:.0f} MB on disk"
-    yield f"- trained parameters: {', '.join(sizes)}"
+    yield f"- parameters: {', '.join(sizes)}"
     machine = info["machine"]
     yield f"- machine: {machine['platform']}, {machine['threads']} threads, {machine.get('device', 'no encoder ran')}"
 
@@ -102,7 +104,7 @@ def _layers(entry: dict[str, Any]) -> Iterator[str]:
     yield f"What `{name}` found of each layer ({what}; 0 is the embedding output):"
     yield ""
     yield "```"
-    for layer, value in enumerate(values):
+    for layer, value in zip(parse(name.removesuffix(POLISHED)).layers or range(len(values)), values, strict=True):
         yield f"{layer:>3} {'█' * round(BAR * max(0.0, value) / max(*values, 1e-9)):<{BAR}} {value:.3f}"
     yield "```"
 

@@ -144,7 +144,8 @@ class SpanJudge:
         return tune(found.null_probabilities, answered[:, 1], self.unanswered[:, 1], self.weights)
 
     def predictions(self, outputs: np.ndarray, threshold: float | None) -> Predictions:
-        found = self.spans(outputs, top=2)
+        # Windows overlap: each of an example's may have the best span once more, before the second best comes.
+        found = self.spans(outputs, top=1 + int(np.bincount(self.windows.examples).max()))
         texts, nulls = found.texts(self.examples), found.null_probabilities
         answered = qualities(self.golds, texts)
         limits = (RAW_THRESHOLD if threshold is None else threshold, RAW_THRESHOLD)

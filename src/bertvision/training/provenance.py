@@ -4,6 +4,7 @@ import hashlib
 import importlib.metadata
 import platform
 import resource
+import shlex
 import shutil
 import sys
 from dataclasses import asdict
@@ -27,7 +28,7 @@ def about(setting: Setting, heads: dict[str, Head]) -> dict[str, Any]:
     dataset = setting.dataset
     return {
         "options": setting.options.as_dict(),
-        "command": " ".join(sys.argv),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "kind": dataset.kind,
         "labels": dataset.labels,
         "metrics": dataset.metrics,
