@@ -340,7 +340,9 @@ def memory(given: Any, folder: Path) -> dict[str, Any]:
         lines = [f"{' '.join(draw.choices(words, k=8))} {i},{draw.choice(['pos', 'neg'])}" for i in range(rows)]
         table.write_text("text,label\n" + "\n".join(lines) + "\n")
         steps = {
-            "extract": f"bertvision.extract('tiny', 'table', train='{table}', out='{folder}/{rows}', quiet=True)",
+            # Shards of four megabytes: full ones in both cases, as they are of any store that is worth measuring.
+            "extract": f"bertvision.extract('tiny', 'table', train='{table}', out='{folder}/{rows}', shard_size=4,"
+            " quiet=True)",
             "train": f"bertvision.train('{folder}/{rows}', heads='adapter-64-views', epochs=1,"
             f" out='{folder}/r{rows}', quiet=True)",
         }

@@ -30,6 +30,8 @@ from bertvision.registry import unknown
 from bertvision.states import places_of
 from bertvision.types import Examples, Windows
 
+CHUNK = 4096  # texts that are tokenised at once: what the tokenizer returns takes kilobytes each
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -90,25 +92,35 @@ class Encoder(nn.Module):
 
     def encode(self, examples: Examples, max_length: int) -> Windows:
         """Tokenise; what is too long is cut at the longer text's end first, and counted."""
-        texts = (examples.texts, examples.pairs) if examples.pairs is not None else (examples.texts,)
-        limit = min(max_length, self.longest)
-        whole = self.tokenizer(*texts, truncation=False, padding=False, verbose=False)
-        found = list(whole.encodings)
-        long = [i for i, encoding in enumerate(found) if len(encoding.ids) > limit]
-        if long:
-            some = [[column[i] for i in long] for column in texts]
-            cut = self.tokenizer(*some, truncation="longest_first", max_length=limit, padding=False, verbose=False)
-            for i, encoding in zip(long, cut.encodings, strict=True):
-                found[i] = encoding
-        lengths = [len(encoding.ids) for encoding in found]
+        texts = [examples.texts] if examples.pairs is None else [examples.texts, examples.pairs]
+        limit, cut = min(max_length, self.longest), 0
+        parts: dict[str, list[np.ndarray]] = {"tokens": [], "types": [], "segments": [], "lengths": []}
+        for first in range(0, len(examples), CHUNK):
+            found = self._encodings([column[first : first + CHUNK] for column in texts], None)
+            long = [i for i, encoding in enumerate(found) if len(encoding.ids) > limit]
+            if long:
+                some = self._encodings([[column[first + i] for i in long] for column in texts], limit)
+                for i, encoding in zip(long, some, strict=True):
+                    found[i] = encoding
+            cut += len(long)
+            segments = ([0 if s is None else s + 1 for s in encoding.sequence_ids] for encoding in found)
+            parts["tokens"].append(_flat((encoding.ids for encoding in found), np.int32))
+            parts["types"].append(_flat((encoding.type_ids for encoding in found), np.int8))
+            parts["segments"].append(_flat(segments, np.int8))
+            parts["lengths"].append(np.array([len(encoding.ids) for encoding in found]))
+        flat = {name: np.concatenate(arrays) for name, arrays in parts.items()}
         return Windows(
-            tokens=_flat((encoding.ids for encoding in found), np.int32),
-            types=_flat((encoding.type_ids for encoding in found), np.int8),
-            segments=_flat(([0 if s is None else s + 1 for s in encoding.sequence_ids] for encoding in found), np.int8),
-            offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            truncated=len(long),
-            examples=np.arange(len(found)),
+            tokens=flat["tokens"],
+            types=flat["types"],
+            segments=flat["segments"],
+            offsets=np.concatenate([[0], np.cumsum(flat["lengths"])]).astype(np.int64),
+            truncated=cut,
+            examples=np.arange(len(examples)),
         )
+
+    def _encodings(self, texts: list[list[str]], limit: int | None) -> list[Any]:
+        how = {"truncation": False} if limit is None else {"truncation": "longest_first", "max_length": limit}
+        return list(self.tokenizer(*texts, padding=False, verbose=False, **how).encodings)
 
     def encode_windows(self, examples: Examples, max_length: int, stride: int) -> Windows:
         """Tokenise questions and contexts; a context that is too long becomes several windows."""

@@ -48,7 +48,7 @@ class Rows:
     split: np.ndarray
     window: np.ndarray
     example: np.ndarray
-    id: list[str]
+    id: pyarrow.Array  # far smaller than as a list
     length: np.ndarray
     targets: np.ndarray
     rank: np.ndarray | None  # of training windows: which of them a share of the data has
@@ -106,7 +106,9 @@ class Store:
     def rows(self) -> Rows:
         tables = [pyarrow.parquet.read_table(self.place.local(f"rows-{split}.parquet")) for split in self.splits]
         table = pyarrow.concat_tables(tables, promote_options="default")
-        column = {name: table[name].to_numpy() for name in table.column_names if name != "id"}
+        column = {name: table[name].to_numpy() for name in table.column_names if name not in ("id", "shard")}
+        shards = table["shard"].combine_chunks().dictionary_encode()  # few names, which all rows share
+        column["shard"] = np.array(shards.dictionary.to_pylist(), dtype=object)[shards.indices.to_numpy()]
         targets = np.stack([column["start"], column["end"]], 1) if "start" in column else column["target"]
         split = np.repeat(list(self.splits), [len(part) for part in tables])
         taken = self.header.rows_of(column["length"])
@@ -114,7 +116,7 @@ class Store:
         begins, groups = np.flatnonzero(fresh), np.cumsum(fresh) - 1
         before = np.cumsum(taken) - taken
         return Rows(
-            split, column["window"], column["example"], table["id"].to_pylist(), column["length"], targets,
+            split, column["window"], column["example"], table["id"].combine_chunks(), column["length"], targets,
             column.get("rank"), column["shard"], before - before[begins][groups],
             np.arange(len(taken)) - begins[groups],
         )  # fmt: skip
@@ -215,7 +217,7 @@ class Store:
                 if key in stored:
                     values = stored[key][torch.from_numpy(known.place[rows[here]])]
                     put(key, torch.from_numpy(here), values, torch.Size([len(rows), *values.shape[1:]]))
-        ids = [known.id[row] for row in rows]
+        ids = known.id.take(pyarrow.array(rows)).to_pylist()
         return Batch(
             hidden, beside.get("pooled"), mask, beside.get("segments"), beside.get("logits"),
             torch.from_numpy(known.targets[rows]), ids, rows,
