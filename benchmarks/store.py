@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--data", default="../shared/data")
     parser.add_argument("--backbone", default="minilm-l6")
     parser.add_argument("--limit", type=int, default=400)
+    parser.add_argument("--tasks", default="sts-b,cola,squad2", help="of `scores`")
     given = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=".", prefix=".bench-") as folder:
@@ -304,7 +305,7 @@ def scores(given: Any, folder: Path) -> dict[str, Any]:
         "squad2": {"limit": 500, "dev_limit": 500},
     }
     found: dict[str, Any] = {}
-    for task, options in tasks.items():
+    for task, options in ((task, tasks[task]) for task in given.tasks.split(",")):
         asked = heads if task != "squad2" else "adapter-64-normalised:seed=0..4,adapter-64-skip:seed=0..4"
         runs = {}
         for dtype in ("fp32", "fp16", "int8"):

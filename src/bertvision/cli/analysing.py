@@ -120,6 +120,7 @@ def reproduce(
     plan = Plan(**scale, heads=heads, seeds=tuple(int(part) for part in seeds.split(",")), out=out)
     tables = run_experiments(what, plan, Progress(quiet=json))
     if write is not None:
+        scale["backbone"] = Path(scale["backbone"]).name
         given = [
             f"--{name.replace('_', '-')} {value}"
             for name, value in scale.items()

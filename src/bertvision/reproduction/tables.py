@@ -14,6 +14,7 @@ from bertvision.progress import Progress
 from bertvision.reproduction import paper
 from bertvision.reproduction.plan import Plan, mean_difference, mean_score
 from bertvision.runs import Run
+from bertvision.training.checkpoints import POLISHED
 
 ROLES = ("encoder", "best head", "ensemble (max)", "ensemble (greedy)", "selected")
 
@@ -26,6 +27,8 @@ def squad2(plan: Plan, progress: Progress) -> list[Table]:
     marks = _marks(runs)
     rows = []
     for head, (share, *printed) in paper.SPAN_HEADS.items():
+        if head not in runs[0].info["parameters"]:
+            continue  # --heads asked for others
         row: dict[str, Any] = {"head": head, "parameters, paper": f"{share}%", "ours": _count(runs, head)}
         for mark, theirs in zip(("3/10", "1"), printed, strict=True):
             if mark in marks:
@@ -43,6 +46,8 @@ def squad2(plan: Plan, progress: Progress) -> list[Table]:
         less.append({"data": f"{share:.0%}", "F1, paper (3/10)": _plain(theirs[1])})
         for name, metric in (("F1", "f1"), ("found F1", "found_f1")):
             less[-1] |= {f"{name}, ours ({mark})": _said(mean_score(runs, mark, label, metric)) for mark in marks}
+        if all(value == "-" for key, value in less[-1].items() if "ours" in key):
+            less.pop()
     tables.append(Table("Less data", f"The head {paper.LESS_DATA_HEAD}.", less))
     return tables + _looked_into(runs, progress)
 
@@ -152,7 +157,7 @@ def _looked_into(runs: list[Run], progress: Progress) -> list[Table]:
     for table in found.get("transfer", []):
         early = table.rows[0]["trained at"]
         for row in table.rows:
-            if row["trained at"] == early and row["asked at"] == last and row["head"].endswith("+polish"):
+            if row["trained at"] == early and row["asked at"] == last and row["head"].endswith(POLISHED):
                 change = Score(row["change"], row["change low"], row["change high"])
                 moved.append({"head": row["head"], "metric": row["metric"], f"asked at {last}": f"{row['value']:.3f}",
                               f"change from {early}": _verdict(change)})  # fmt: skip
@@ -167,7 +172,7 @@ def _looked_into(runs: list[Run], progress: Progress) -> list[Table]:
             Table(t.title, f"{notes.get(name, '')} {t.note}".strip(), _rounded(t.rows)) for t in found.get(name, [])
         ]
     for table in found.get("layers", []):
-        rows = [row for row in table.rows if row["epochs"] == last]
+        rows = [row for row in table.rows if row["epochs"] == last and row["head"].endswith(POLISHED)]
         tables.append(Table(table.title, f"{table.note} The paper: later layers are favoured.", _rounded(rows)))
     return tables
 
