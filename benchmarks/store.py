@@ -396,12 +396,12 @@ def digests(folder: Path) -> dict[str, str]:
 def planner(given: Any, folder: Path) -> dict[str, Any]:
     """Each mode for real, and what the planner says before."""
     settings: list[dict[str, Any]] = [
-        {"task": "rte", "heads": "default", "polish": 4, "limit": 800},
-        {"task": "cola", "heads": "paper,ours", "polish": 2, "limit": 1000},
-        {"task": "sts-b", "heads": "adapter-64-views", "polish": 1, "limit": 1500},
-        {"task": "squad2", "heads": "adapter-64-normalised", "polish": 1, "limit": 300},
-        {"task": "squad2", "heads": "default", "polish": 4, "limit": 300},
-        {"task": "mrpc", "heads": "top-1,token-attention", "polish": 3, "limit": 600},
+        {"task": "rte", "heads": "default", "polish": 4, "limit": 300},
+        {"task": "cola", "heads": "adapter-64-views,layer-mixer,ladder", "polish": 8, "limit": 800},
+        {"task": "sts-b", "heads": "adapter-64-views", "polish": 1, "limit": 600},
+        {"task": "squad2", "heads": "adapter-64-normalised", "polish": 1, "limit": 100},
+        {"task": "squad2", "heads": "default", "polish": 4, "limit": 100},
+        {"task": "mrpc", "heads": "token-attention,learned-pooling-views", "polish": 3, "limit": 300},
     ]
     rows = []
     for number, setting in enumerate(settings):
