@@ -2,7 +2,7 @@
 
     python -m benchmarks.rivals.run --data ../shared/data --dry-run
     python -m benchmarks.rivals.run --data ../shared/data --tasks rte,mrpc --contestants trainer,ours:frozen --seeds 0,1
-    python -m benchmarks.rivals.run --data ../shared/data --limit 64 --dev-limit 40 --out /tmp/trial.jsonl
+    python -m benchmarks.rivals.run --data ../shared/data --limit 64 --dev-limit 40 --out trial.jsonl
 
 Jobs come in the order of what they tell for their price: one seed of each contestant on every task, a second seed where
 an epoch is short, then further variants and seeds. `--hours` ends the list where its estimated seconds are spent; the
