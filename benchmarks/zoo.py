@@ -28,6 +28,7 @@ from bertvision.kinds import KINDS
 from bertvision.metrics.intervals import resampled
 from bertvision.options import FitOptions
 from bertvision.progress import Progress
+from bertvision.reproduction.paper import SPAN_HEADS
 from bertvision.runs import Run
 from bertvision.states import HiddenStates
 from bertvision.stores.reader import open_store
@@ -44,15 +45,7 @@ from bertvision.training.sources import Collected, Source, Stored
 RESULTS = Path(__file__).parent / "results" / "zoo"
 TEXTS = Shape(layers=7, features=384, outputs=2, pairs=True, pooled=False)
 Batches = Iterator[tuple[HiddenStates, torch.Tensor]]
-PAPER_F1 = {  # dev F1 that the paper prints, states of BERT-large after 3/10 of an epoch
-    "cnn-1xn": 0.720, "cnn-1xn-dilated": 0.701, "cnn-1xn-no-dropout": 0.717, "learned-pooling": 0.712,
-    "learned-pooling-cnn-1xn": 0.721, "average-pooling-cnn-1xn": 0.700, "adapter-64": 0.730, "adapter-64-skip": 0.732,
-    "adapter-64-per-layer": 0.716, "adapter-64-per-layer-skip": 0.733, "adapter-386": 0.703, "adapter-386-skip": 0.740,
-    "adapter-386-per-layer": 0.723, "adapter-386-per-layer-skip": 0.723, "learned-pooling-adapter-386": 0.734,
-    "adapter-386-skip-learned-pooling": 0.734, "learned-pooling-adapter-cnn-1xn": 0.720,
-    "learned-pooling-adapter-cnn-nxn": 0.731, "learned-pooling-adapter-inception": 0.501,
-    "learned-pooling-adapter-xception": 0.711,
-}  # fmt: skip
+PAPER_F1 = {name: early[1] for name, (_, early, _) in SPAN_HEADS.items()}  # states of 3/10 of an epoch
 
 
 def main() -> None:
@@ -63,6 +56,7 @@ def main() -> None:
     parser.add_argument("--backbone", default="minilm-l6")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--limit", type=int, default=2000)
+    parser.add_argument("--polish", type=int, help="epochs of the span heads, instead of fit's")
     given = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
     if given.action == "onepass":
@@ -83,7 +77,7 @@ def main() -> None:
         for task in given.tasks.split(","):
             frozen_league(task, given.data, given.seeds, given.limit)
     elif given.action == "spans":
-        span_league(given.data, given.backbone, given.limit, min(given.seeds, 3))
+        span_league(given.data, given.backbone, given.limit, min(given.seeds, 3), given.polish)
     else:
         print(table())
 
@@ -284,12 +278,12 @@ def league_of(runs: list[Run], mark: str, metric: str | None = None) -> dict[str
     }
 
 
-def span_league(data: str, backbone: str, limit: int, seeds: int) -> None:
+def span_league(data: str, backbone: str, limit: int, seeds: int, polish: int | None) -> None:
     run = Path("runs") / "zoo-squad2"
     heads = f"paper:seed=0..{seeds - 1},adapter-64-ngram:seed=0..{seeds - 1},adapter-64-normalised:seed=0..{seeds - 1}"
     if not run.exists():
         bertvision.fit("squad2", data=f"{data}/SQuAD2", backbone=backbone, heads=heads, limit=limit, dev_limit=1000,
-                       epochs="0", marks="0", out=run)  # fmt: skip
+                       epochs="0", marks="0", polish=polish, out=run)  # fmt: skip
     result = league_of([Run(run)], "0", "found_f1")
     both = [(row["dev"], PAPER_F1[name]) for name, row in result["heads"].items() if name in PAPER_F1]
     found = spearmanr(*zip(*both, strict=True))

@@ -1,6 +1,7 @@
 """`reproduce`: runs are made once, tables stand beside the paper's, and go where they belong in a document."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,14 +10,15 @@ from conftest import Command
 
 from bertvision.analysis import Table
 from bertvision.errors import UserError
-from bertvision.metrics.intervals import compare
+from bertvision.metrics.intervals import Score, compare
 from bertvision.progress import Progress
 from bertvision.reproduction import document, plan
+from bertvision.reproduction.pictures import Figure, Point
 from bertvision.reproduction.plan import Plan, mean_difference, mean_score
 from bertvision.reproduction.tables import reproduce
 from bertvision.tasks.invented import write
 
-HEADS = "learned-pooling,adapter-64-per-layer-skip:data=10/100,learned-pooling-normalised"
+HEADS = "learned-pooling,learned-pooling-normalised"
 
 
 @pytest.fixture(scope="module")
@@ -32,15 +34,23 @@ def small(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 
 def test_the_papers_tables_stand_beside_ours(small: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = {table.title: table for table in reproduce("squad2", small, Progress(quiet=True))}
+    found = reproduce("squad2", small, Progress(quiet=True))
+    tables = {table.title: table for table in found if isinstance(table, Table)}
     heads = {row["head"]: row for row in tables["Span heads"].rows}
     assert set(heads) == {"learned-pooling"}  # of the paper's, what was asked for
     assert heads["learned-pooling"]["F1 3/10, paper"] == "0.712"
     runs = small.runs("squad2", ("3/10", "1"), "", Progress(quiet=True))
     each = [run.mark("1")["dev"]["learned-pooling+polish"]["f1"]["value"] for run in runs]
     assert heads["learned-pooling"]["F1 1, ours"].startswith(f"{sum(each) / 2:.3f} [")
-    assert [row["data"] for row in tables["Less data"].rows] == ["10%"]
-    assert tables["Less data"].rows[0]["F1, ours (1)"] != "-"
+    less = [(row["data"], row["F1, paper (3/10)"]) for row in tables["Less data"].rows]
+    assert less == [("10%", "0.692"), ("30%", "0.711"), ("50%", "0.712"), ("100%", "0.733")]
+    assert all("[" in row["found F1, ours (3/10)"] for row in tables["Less data"].rows)
+    pictures = {figure.name: figure for figure in found if isinstance(figure, Figure)}
+    assert set(pictures) == {"squad2-heads", "squad2-over-fine-tuning", "squad2-less-data", "squad2-layers"}
+    curves = pictures["squad2-over-fine-tuning"].series
+    assert [point.x for point in curves["best head"]] == [0.3, 1.0]
+    assert [point.y.value for point in curves["paper: encoder"]] == [0.702, 0.777]
+    assert len(pictures["squad2-less-data"].series["found F1"]) == 4
     assert {
         "Ensembling",
         "The paper's claims, here",
@@ -115,6 +125,24 @@ def test_a_document_keeps_what_stands_around_the_tables(tmp_path: Path) -> None:
     file.write_text("<!-- here -->\n")
     with pytest.raises(UserError, match="once each"):
         document.write(file, "here", "command", [table])
+
+
+def test_figures_lie_beside_the_document(tmp_path: Path) -> None:
+    points = [Point(x, Score(x, x - 0.1, x + 0.1), f"point {x}") for x in (0.5, 1.0)]
+    figure = Figure("name", "A title", ("across", "up"), {"ours": points, "paper": points})
+    document.write(tmp_path / "results.md", "here", "command", [figure])
+    assert "![A title](figures/name.svg)" in (tmp_path / "results.md").read_text()
+    drawn = (tmp_path / "figures" / "name.svg").read_bytes()
+    assert all(text in drawn for text in (b"A title", b"across", b"up", b"ours", b"paper", b"point 0.5"))
+    document.write(tmp_path / "results.md", "here", "command", [figure])
+    assert (tmp_path / "figures" / "name.svg").read_bytes() == drawn
+
+
+def test_without_matplotlib_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match="need matplotlib"):
+        document.write(tmp_path / "results.md", "here", "command", [Figure("name", "A title", ("", ""))])
+    assert not (tmp_path / "results.md").exists()
 
 
 def test_bad_input(tmp_path: Path, command: Command) -> None:

@@ -98,7 +98,9 @@ def reproduce(
     ] = "runs/reproduce",
     write: Annotated[
         Path | None,
-        typer.Option(help="Markdown file to put the tables in, between two marks that are made if missing."),
+        typer.Option(
+            help="Markdown file to put tables in, between two marks that are made if missing; figures go beside it."
+        ),
     ] = None,
     json: Json = False,
     debug: Debug = False,
@@ -112,13 +114,14 @@ def reproduce(
         raise UserError(f"--seeds '{seeds}' should be numbers, such as 0,1,2.")
     if write is not None and (write.is_dir() or not write.parent.is_dir()):
         raise UserError(f"--write '{write}' should be a file in a folder that is there.")
+    from bertvision.analysis import Table
     from bertvision.progress import Progress
     from bertvision.reproduction.document import write as write_tables
     from bertvision.reproduction.plan import Plan
     from bertvision.reproduction.tables import reproduce as run_experiments
 
     plan = Plan(**scale, heads=heads, seeds=tuple(int(part) for part in seeds.split(",")), out=out)
-    tables = run_experiments(what, plan, Progress(quiet=json))
+    found = run_experiments(what, plan, Progress(quiet=json))
     if write is not None:
         scale["backbone"] = Path(scale["backbone"]).name
         given = [
@@ -127,7 +130,8 @@ def reproduce(
             if value is not None and name != "data"
         ]
         command = " ".join(["bertvision reproduce", what, "--data FOLDER", *given, f"--seeds {seeds}"])
-        write_tables(write, f"reproduce {what}", command + (f" --heads {heads}" if heads else ""), tables)
+        write_tables(write, f"reproduce {what}", command + (f" --heads {heads}" if heads else ""), found)
+    tables = [table for table in found if isinstance(table, Table)]
     if json:
         print_json([asdict(table) for table in tables])
         return

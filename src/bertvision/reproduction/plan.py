@@ -1,7 +1,7 @@
 """The runs behind a reproduction: made, resumed or found finished."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -29,6 +29,14 @@ class Plan:
     heads: str | None = None  # None: those of the paper's experiment
     seeds: tuple[int, ...] = (0,)
     out: str = "runs/reproduce"
+
+    def on_states_of(self, run: Run, mark: str, heads: str, progress: Progress) -> Run:
+        """Heads on the encoder of a run as it was at a mark, at rest; all else as in that run."""
+        aside = replace(
+            self, backbone=str(run.mark_folder(mark) / "encoder"), heads=heads, epochs="0",
+            seeds=(run.info["options"]["seed"],), out=f"{run.path}-states-of-{mark.replace('/', '-')}",
+        )  # fmt: skip
+        return aside.runs(run.scores["task"], (), heads, progress)[0]
 
     def runs(self, task: str, marks: Iterable[str], heads: str, progress: Progress) -> list[Run]:
         """One per seed, with the marks that `epochs` reaches."""
@@ -62,9 +70,11 @@ def _check_same(run: Run, options: FitOptions) -> None:
         raise UserError(f"'{run.path}' was made with other options ({'; '.join(changed)}). Choose another --out.")
 
 
-def mean_score(runs: list[Run], mark: str, role: str, metric: str) -> Score | None:
-    """The dev score of a role (or of a model by name) at a mark: mean over runs, with a bootstrap over examples."""
-    found = [_values(run, mark, role) for run in runs]
+def mean_score(runs: list[Run], mark: str, role: str | Sequence[str], metric: str) -> Score | None:
+    """The dev score of a role (or of a model by name, or of several) at a mark: mean over runs, with a bootstrap over
+    examples."""
+    roles = [role] if isinstance(role, str) else role
+    found = [_values(run, mark, one) for run in runs for one in roles]
     if any(values is None for values in found):
         return None
     kept = [values for values in found if values is not None]

@@ -1,0 +1,61 @@
+"""Figures for a Markdown file, as SVG: ours with intervals, the paper's beside them."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bertvision.errors import UserError
+from bertvision.metrics.intervals import Score
+
+PAPER = "paper"  # what the names of its series begin with: they are drawn hollow, dashed and without intervals
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")  # told apart by the colour-blind too
+
+
+@dataclass(frozen=True)
+class Point:
+    x: float | str
+    y: Score
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What is drawn, as plain data: name of series -> its points."""
+
+    name: str
+    title: str
+    axes: tuple[str, str]
+    series: dict[str, list[Point]] = field(default_factory=dict)
+    joined: bool = True  # by lines; else points only
+
+
+def draw(figure: Figure, path: Path) -> None:
+    try:
+        import matplotlib
+    except ModuleNotFoundError:
+        raise UserError("Figures need matplotlib: pip install 'bertvision[report]', or leave out --write.") from None
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    # The same figures give the same file, to the byte; text stays text.
+    with matplotlib.rc_context({"svg.hashsalt": "bertvision", "svg.fonttype": "none", "font.size": 10}):
+        canvas, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+        colours = iter(COLOURS * (1 + len(figure.series) // len(COLOURS)))
+        for name, points in figure.series.items():
+            theirs = name.startswith(PAPER)
+            x, y = [point.x for point in points], [point.y.value for point in points]
+            ends = [[p.y.value - p.y.low for p in points], [p.y.high - p.y.value for p in points]]
+            axes.errorbar(
+                x, y, yerr=None if theirs else ends, label=name, color=next(colours), capsize=3, marker="o",
+                markerfacecolor="none" if theirs else None,
+                linestyle="none" if not figure.joined else "--" if theirs else "-",
+            )  # fmt: skip
+            for point in points:
+                if point.label:
+                    axes.annotate(point.label, (point.x, point.y.value), fontsize=7, xytext=(4, 3),
+                                  textcoords="offset points")  # fmt: skip
+        axes.set(title=figure.title, xlabel=figure.axes[0], ylabel=figure.axes[1])
+        axes.grid(alpha=0.3)
+        if len(figure.series) > 1:
+            axes.legend(fontsize=8)
+        canvas.savefig(path, format="svg", metadata={"Date": None})
+        pyplot.close(canvas)
