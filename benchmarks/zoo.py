@@ -29,7 +29,7 @@ from bertvision.metrics.intervals import resampled
 from bertvision.options import FitOptions
 from bertvision.progress import Progress
 from bertvision.reproduction.paper import SPAN_HEADS
-from bertvision.runs import Run
+from bertvision.runs import Run, partial_of
 from bertvision.states import HiddenStates
 from bertvision.stores.reader import open_store
 from bertvision.training.answering import read
@@ -45,7 +45,6 @@ from bertvision.training.sources import Collected, Source, Stored
 RESULTS = Path(__file__).parent / "results" / "zoo"
 TEXTS = Shape(layers=7, features=384, outputs=2, pairs=True, pooled=False)
 Batches = Iterator[tuple[HiddenStates, torch.Tensor]]
-PAPER_F1 = {name: early[1] for name, (_, early, _) in SPAN_HEADS.items()}  # states of 3/10 of an epoch
 
 
 def main() -> None:
@@ -220,19 +219,23 @@ def frozen_league(task: str, data: str, seeds: int, limit: int) -> None:
     costly = ("xception-abbreviated", "xception-abbreviated-cls", "top-1")
     names = [name for name in expand("all", shape) if name not in ("xception", "top-2", "top-3", "top-4")]
     heads = [f"{name}:{two if name in costly else several}" for name in names]
-    run = Path("runs") / f"zoo-{task}"
-    if not run.exists():
-        bertvision.fit(task, data=data, heads=",".join(heads), limit=limit, epochs="0", marks="0", out=run)
-    keep(f"league-{task}", league_of([Run(run)], "0"))
+    run = fitted(f"zoo-{task}-{limit}", task, data=data, heads=",".join(heads), limit=limit, epochs="0", marks="0")
+    keep(f"league-{task}", league_of([run], "0"))
 
 
 def ride(data: str, seeds: int) -> None:
     """One pass of fine-tuning per seed with every head of the paper in it, and nothing after it."""
-    runs = [Path("runs") / f"zoo-ride-{seed}" for seed in range(seeds)]
-    for seed, run in enumerate(runs):
-        if not run.exists():
-            bertvision.fit("sts-b", data=data, heads="paper", polish=0, epochs=1, marks="1", seed=seed, out=run)
-    keep("league-ride-sts-b", league_of([Run(run) for run in runs], "1"))
+    runs = [
+        fitted(f"zoo-ride-{seed}", "sts-b", data=data, heads="paper", polish=0, epochs=1, marks="1", seed=seed)
+        for seed in range(seeds)
+    ]
+    keep("league-ride-sts-b", league_of(runs, "1"))
+
+
+def fitted(name: str, task: str, **options: Any) -> Run:
+    """A run made now, gone on with, or found finished."""
+    path = Path("runs") / name
+    return Run(path) if path.exists() else bertvision.fit(task, out=path, resume=partial_of(path).exists(), **options)
 
 
 def league_of(runs: list[Run], mark: str, metric: str | None = None) -> dict[str, Any]:
@@ -279,15 +282,17 @@ def league_of(runs: list[Run], mark: str, metric: str | None = None) -> dict[str
 
 
 def span_league(data: str, backbone: str, limit: int, seeds: int, polish: int | None) -> None:
-    run = Path("runs") / "zoo-squad2"
     heads = f"paper:seed=0..{seeds - 1},adapter-64-ngram:seed=0..{seeds - 1},adapter-64-normalised:seed=0..{seeds - 1}"
-    if not run.exists():
-        bertvision.fit("squad2", data=f"{data}/SQuAD2", backbone=backbone, heads=heads, limit=limit, dev_limit=1000,
-                       epochs="0", marks="0", polish=polish, out=run)  # fmt: skip
-    result = league_of([Run(run)], "0", "found_f1")
-    both = [(row["dev"], PAPER_F1[name]) for name, row in result["heads"].items() if name in PAPER_F1]
-    found = spearmanr(*zip(*both, strict=True))
-    result["rank_correlation"] = {"spearman": round(found.statistic, 3), "p": round(found.pvalue, 4)}
+    run = fitted(f"zoo-squad2-{limit}-{polish}", "squad2", data=f"{data}/SQuAD2", backbone=backbone, heads=heads,
+                 limit=limit, dev_limit=1000, epochs="0", marks="0", polish=polish)  # fmt: skip
+    result = league_of([run], "0", "found_f1")
+    for number, mark in enumerate(("3/10", "1"), 1):
+        printed = {name: of[number][1] for name, of in SPAN_HEADS.items() if of[number]}
+        ours = [result["heads"][name]["dev"] for name in printed]
+        found = spearmanr(ours, list(printed.values()))
+        result[f"rank correlation, {mark}"] = {"spearman": round(found.statistic, 3), "p": round(found.pvalue, 4)}
+        for name, value in printed.items():
+            result["heads"][name][f"paper, {mark}"] = value
     keep("league-squad2", result)
 
 
@@ -307,19 +312,17 @@ def table() -> str:
         result = json.loads(file.read_text())
         title = f"{file.stem}: {result['metric']}, encoder {result['encoder']:.3f}, {result['seconds']:.0f} s a run"
         lines += ["", f"### {title}", ""]
-        head = "head | source | parameters | seeds | held-out | dev | dev - best paper head [95%]"
-        if result["task"] == "squad2":
-            head += " | paper F1"
+        head = "head | source | parameters | seeds | held-out | dev | dev - strongest paper head on dev [95%]"
+        printed = [f"paper, {mark}" for mark in ("3/10", "1")] if result["task"] == "squad2" else []
+        head += "".join(f" | {one}" for one in printed)
         lines += [f"| {head} |", "|---" * (head.count("|") + 1) + "|"]
         for name, row in sorted(result["heads"].items(), key=lambda item: -item[1]["held_out"]):
-            value, low, high = row["to_best_paper_head"]
+            value, low, high = row["to_strongest_paper_head_on_dev"]
             cells = [name, row["source"], f"{row['parameters']:,}", str(len(row["each"])), f"{row['held_out']:.3f}"]
             cells += [f"{row['dev']:.3f}", f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"]
-            if result["task"] == "squad2":
-                cells.append(f"{PAPER_F1[name]:.3f}" if name in PAPER_F1 else "")
+            cells += [f"{row[one]:.3f}" if one in row else "" for one in printed]
             lines.append(f"| {' | '.join(cells)} |")
-        if "rank_correlation" in result:
-            lines += ["", f"Rank correlation with the paper: {result['rank_correlation']}"]
+        lines += [f"\n{key} with the paper: {value}" for key, value in result.items() if key.startswith("rank")]
     return "\n".join(lines)
 
 

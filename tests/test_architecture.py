@@ -23,7 +23,7 @@ LEVELS = [
 ]
 OWNERS = {"transformers": ("backbones",), "accelerate": ("training",), "rich": ("show",), "typer": ("cli",),
           "datasets": ("tasks",), "sklearn": ("metrics", "heads"), "scipy": ("metrics", "heads"),
-          "tqdm": ("progress",), "plotly": ("reports",)}  # fmt: skip
+          "tqdm": ("progress",), "plotly": ("reports",), "matplotlib": ("reproduction",)}  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 
 

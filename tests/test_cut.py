@@ -88,7 +88,10 @@ def test_what_cannot_be_cut_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises(UserError, match="exists already"):
         bertvision.cut(run.path, 1, out=tmp_path / "there", quiet=True)
+    with pytest.raises(UserError, match="layers"):
+        bertvision.cut(run.path, 1, heads="adapter-64:layers=0-2", out=tmp_path / "whole", quiet=True)
     assert not (tmp_path / "whole").exists()
+    assert not (run.path / "cuts").exists()
 
 
 def test_every_run_has_a_card_with_what_was_measured(run: Run) -> None:

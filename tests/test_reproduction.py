@@ -1,7 +1,6 @@
 """`reproduce`: runs are made once, tables stand beside the paper's, and go where they belong in a document."""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from bertvision.analysis import Table
 from bertvision.errors import UserError
 from bertvision.metrics.intervals import Score, compare
 from bertvision.progress import Progress
-from bertvision.reproduction import document, plan
-from bertvision.reproduction.pictures import Figure, Point
+from bertvision.reproduction import document, drawing, plan
+from bertvision.reproduction.drawing import Figure, Point
 from bertvision.reproduction.plan import Plan, mean_difference, mean_score
 from bertvision.reproduction.tables import reproduce
 from bertvision.tasks.invented import write
@@ -34,23 +33,24 @@ def small(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 
 def test_the_papers_tables_stand_beside_ours(small: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = reproduce("squad2", small, Progress(quiet=True))
-    tables = {table.title: table for table in found if isinstance(table, Table)}
+    shown = reproduce("squad2", small, Progress(quiet=True))
+    tables = {table.title: table for table in shown if isinstance(table, Table)}
     heads = {row["head"]: row for row in tables["Span heads"].rows}
     assert set(heads) == {"learned-pooling"}  # of the paper's, what was asked for
-    assert heads["learned-pooling"]["F1 3/10, paper"] == "0.712"
+    assert heads["learned-pooling"]["exact / F1 3/10, paper"] == "0.670 / 0.712"
     runs = small.runs("squad2", ("3/10", "1"), "", Progress(quiet=True))
     each = [run.mark("1")["dev"]["learned-pooling+polish"]["f1"]["value"] for run in runs]
     assert heads["learned-pooling"]["F1 1, ours"].startswith(f"{sum(each) / 2:.3f} [")
-    less = [(row["data"], row["F1, paper (3/10)"]) for row in tables["Less data"].rows]
-    assert less == [("10%", "0.692"), ("30%", "0.711"), ("50%", "0.712"), ("100%", "0.733")]
-    assert all("[" in row["found F1, ours (3/10)"] for row in tables["Less data"].rows)
-    pictures = {figure.name: figure for figure in found if isinstance(figure, Figure)}
-    assert set(pictures) == {"squad2-heads", "squad2-over-fine-tuning", "squad2-less-data", "squad2-layers"}
-    curves = pictures["squad2-over-fine-tuning"].series
+    less = {row["data"]: row for row in tables["Less data"].rows}
+    assert list(less) == [f"{share}%" for share in range(10, 101, 10)]
+    assert (less["10%"]["F1 at 3/10, paper"], less["100%"]["F1 at 1, paper"]) == ("0.692", "0.783")
+    assert all("[" in row["found F1 at 3/10, ours"] and "[" in row["F1 at 1, ours"] for row in less.values())
+    pictures = {figure.name: figure for figure in shown if isinstance(figure, Figure)}
+    assert set(pictures) == {"heads", "over-fine-tuning", "less-data", "layers"}
+    curves = pictures["over-fine-tuning"].series
     assert [point.x for point in curves["best head"]] == [0.3, 1.0]
     assert [point.y.value for point in curves["paper: encoder"]] == [0.702, 0.777]
-    assert len(pictures["squad2-less-data"].series["found F1"]) == 4
+    assert len(pictures["less-data"].series["found F1 at 1"]) == 10
     assert {
         "Ensembling",
         "The paper's claims, here",
@@ -101,8 +101,8 @@ def test_answerability_too(data: Path, tmp_path: Path, command: Command) -> None
     )  # fmt: skip
     assert code == 0, err
     rows = json.loads(out)[0]["rows"]
-    assert [(row["epochs"], row["accuracy, paper"]) for row in rows if row["model"] == "tenney-small"] == [
-        ("1/5", "0.697"), ("1", "0.782"),
+    assert [(row["epochs"], row["accuracy / F1, paper"]) for row in rows if row["model"] == "tenney-small"] == [
+        ("1/5", "0.697 / 0.649"), ("1", "0.782 / 0.763"),
     ]  # fmt: skip
     text = (tmp_path / "results.md").read_text()
     assert "Made by `bertvision reproduce squad2-answerable --data FOLDER --backbone tiny" in text
@@ -130,19 +130,24 @@ def test_a_document_keeps_what_stands_around_the_tables(tmp_path: Path) -> None:
 def test_figures_lie_beside_the_document(tmp_path: Path) -> None:
     points = [Point(x, Score(x, x - 0.1, x + 0.1), f"point {x}") for x in (0.5, 1.0)]
     figure = Figure("name", "A title", ("across", "up"), {"ours": points, "paper": points})
-    document.write(tmp_path / "results.md", "here", "command", [figure])
-    assert "![A title](figures/name.svg)" in (tmp_path / "results.md").read_text()
-    drawn = (tmp_path / "figures" / "name.svg").read_bytes()
+    document.write(tmp_path / "results.md", "reproduce glue tiny", "command", [figure])
+    assert "![A title](figures/glue-tiny-name.svg)" in (tmp_path / "results.md").read_text()
+    drawn = (tmp_path / "figures" / "glue-tiny-name.svg").read_bytes()
     assert all(text in drawn for text in (b"A title", b"across", b"up", b"ours", b"paper", b"point 0.5"))
-    document.write(tmp_path / "results.md", "here", "command", [figure])
-    assert (tmp_path / "figures" / "name.svg").read_bytes() == drawn
+    document.write(tmp_path / "results.md", "reproduce glue tiny", "command", [figure])
+    assert (tmp_path / "figures" / "glue-tiny-name.svg").read_bytes() == drawn
 
 
-def test_without_matplotlib_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UserError, match="need matplotlib"):
-        document.write(tmp_path / "results.md", "here", "command", [Figure("name", "A title", ("", ""))])
-    assert not (tmp_path / "results.md").exists()
+def test_without_matplotlib_nothing_is_begun(
+    data: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawing, "find_spec", lambda name: None)
+    code, _, err = command(
+        "reproduce", "squad2", "--data", data, "--backbone", "tiny", "--out", tmp_path / "runs",
+        "--write", tmp_path / "results.md",
+    )  # fmt: skip
+    assert (code, "need matplotlib" in err) == (1, True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_bad_input(tmp_path: Path, command: Command) -> None:

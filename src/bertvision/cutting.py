@@ -60,7 +60,12 @@ def cut(
         evidence.options, backbone=str(place), heads=heads or given, epochs=epochs, freeze=None, budget=None,
         polish=evidence.options.polish or None, marks="0" if epochs == "0" else None, out=str(path),
     )  # fmt: skip
-    run = fit(options, resume=begun, progress=progress)
+    try:
+        run = fit(options, resume=begun, progress=progress)
+    except UserError:
+        if not partial_of(path).exists():  # refused, not interrupted: nothing will go on from here
+            shutil.rmtree(place.parent)
+        raise
     info = run.info
     backbone = evidence.info.get("cut", evidence.options.as_dict())["backbone"]
     info["cut"] = {"from": str(reference), "backbone": backbone, "mark": evidence.mark, "layers": layers, "of": whole}

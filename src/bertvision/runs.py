@@ -5,6 +5,7 @@
     RUN/log.jsonl           the loss while training, one line every few steps
     RUN/predictions/        one Parquet file per mark: every model's predictions, held-out and dev
     RUN/README.md           the model card
+    RUN/analysis/           what analyses found that took minutes
     RUN/marks/3-10/         checkpoint at 3/10 of an epoch: encoder/, heads.safetensors, ensembles.json
 
 A directory called RUN is whole. An unfinished one is called RUN.partial and holds state/ to go on from.

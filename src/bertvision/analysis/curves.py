@@ -1,5 +1,7 @@
 """Scores over fine-tuning, over the amount of data, and against what they cost."""
 
+from fractions import Fraction
+
 from bertvision.analysis import Table, register
 from bertvision.analysis.evidence import Evidence, roles_of
 from bertvision.heads.variants import parse, without
@@ -36,7 +38,7 @@ def less_data(evidence: Evidence) -> list[Table]:
             name = without(head, "data", "seed") + label[len(head) :]
             rows.append({"epochs": entry["epoch"], "head": name, "seed": variant.seed or 0,
                          "data": variant.data, **found[evidence.metric]})  # fmt: skip
-    rows.sort(key=lambda row: (row["epochs"], row["head"], row["data"], row["seed"]))
+    rows.sort(key=lambda row: (Fraction(row["epochs"]), row["head"], row["data"], row["seed"]))
     return (
         [Table("How little data is enough", "Shares are nested: each contains the smaller ones.", rows)] if rows else []
     )

@@ -9,7 +9,6 @@ import numpy as np
 
 from bertvision.errors import UserError
 from bertvision.metrics.glue import decide
-from bertvision.metrics.intervals import TABLES
 from bertvision.options import FitOptions
 from bertvision.progress import Progress
 from bertvision.runs import open_run, read_json, write_json
@@ -83,12 +82,6 @@ class Evidence:
     def right(self, model: str) -> np.ndarray:
         """(N,) bool: answered exactly (of scores: nearly) right."""
         return self.outputs[model][:, 0] == 1 if self.kind == "span" else self.quality(model) == 1
-
-    def measure(self, model: str, rows: np.ndarray | slice = slice(None), metric: str | None = None) -> float:
-        """The task's metric on some of the examples."""
-        values, targets = self.outputs[model][rows], self.targets[rows]
-        decisions = values if self.kind == "span" else decide(values)
-        return float(TABLES[self.kind][metric or self.metric].value(decisions, targets, values.shape[1]))
 
     @cached_property
     def parts(self) -> dict[str, Examples]:

@@ -116,12 +116,15 @@ def reproduce(
         raise UserError(f"--write '{write}' should be a file in a folder that is there.")
     from bertvision.analysis import Table
     from bertvision.progress import Progress
+    from bertvision.reproduction import drawing
     from bertvision.reproduction.document import write as write_tables
     from bertvision.reproduction.plan import Plan
     from bertvision.reproduction.tables import reproduce as run_experiments
 
     plan = Plan(**scale, heads=heads, seeds=tuple(int(part) for part in seeds.split(",")), out=out)
-    found = run_experiments(what, plan, Progress(quiet=json))
+    if write is not None:
+        drawing.check()
+    shown = run_experiments(what, plan, Progress(quiet=json))
     if write is not None:
         scale["backbone"] = Path(scale["backbone"]).name
         given = [
@@ -130,8 +133,10 @@ def reproduce(
             if value is not None and name != "data"
         ]
         command = " ".join(["bertvision reproduce", what, "--data FOLDER", *given, f"--seeds {seeds}"])
-        write_tables(write, f"reproduce {what}", command + (f" --heads {heads}" if heads else ""), found)
-    tables = [table for table in found if isinstance(table, Table)]
+        write_tables(
+            write, f"reproduce {what} {scale['backbone']}", command + (f" --heads {heads}" if heads else ""), shown
+        )
+    tables = [table for table in shown if isinstance(table, Table)]
     if json:
         print_json([asdict(table) for table in tables])
         return

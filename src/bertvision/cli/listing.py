@@ -21,6 +21,7 @@ HeadLayers = Annotated[
 ]
 HeadFeatures = Annotated[int | None, typer.Option("--features", min=1, help="Features of a hidden state.")]
 HeadLabels = Annotated[int, typer.Option("--labels", min=2, help="Classes, for kind `class`.")]
+HeadTokens = Annotated[int, typer.Option("--tokens", min=1, help="Spans: tokens of a window. No count depends on it.")]
 HeadBackbone = Annotated[str | None, typer.Option("--backbone", help="Take layers and features of this encoder.")]
 
 
@@ -30,6 +31,7 @@ def ls(
     kind: HeadKind = None,
     layers: HeadLayers = None,
     features: HeadFeatures = None,
+    tokens: HeadTokens = 386,
     labels: HeadLabels = 2,
     backbone: HeadBackbone = None,
     json: Json = False,

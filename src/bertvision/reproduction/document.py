@@ -5,12 +5,12 @@ from pathlib import Path
 
 from bertvision.analysis import Table
 from bertvision.errors import UserError
-from bertvision.reproduction.pictures import Figure, draw
+from bertvision.reproduction.drawing import Figure, draw
 
 FIGURES = "figures"  # the folder beside the file
 
 
-def write(path: Path, name: str, command: str, found: list[Table | Figure]) -> None:
+def write(path: Path, name: str, command: str, shown: list[Table | Figure]) -> None:
     """Replace what stands between `<!-- name -->` and `<!-- /name -->`, or append both; figures lie beside the file."""
     first, last = f"<!-- {name} -->", f"<!-- /{name} -->"
     try:
@@ -19,11 +19,16 @@ def write(path: Path, name: str, command: str, found: list[Table | Figure]) -> N
         raise UserError(f"--write '{path}' cannot be read: {error.strerror}.") from None
     if (first in text) != (last in text) or text.count(first) > 1:
         raise UserError(f"--write '{path}': it should have '{first}' and '{last}' once each, or neither.")
-    body = "\n\n".join([f"Made by `{command}`.", *map(markdown, found)])
-    for figure in found:
-        if isinstance(figure, Figure):
+    parts = [f"Made by `{command}`."]
+    for one in shown:
+        if isinstance(one, Table):
+            parts.append(markdown(one))
+        else:
+            file = f"{FIGURES}/{name.removeprefix('reproduce ').replace(' ', '-')}-{one.name}.svg"
             (path.parent / FIGURES).mkdir(exist_ok=True)
-            draw(figure, path.parent / FIGURES / f"{figure.name}.svg")
+            draw(one, path.parent / file)
+            parts.append(f"![{one.title}]({file})")
+    body = "\n\n".join(parts)
     if first in text:
         before, _, rest = text.partition(first)
         text = f"{before}{first}\n{body}\n{last}{rest.partition(last)[2]}"
@@ -34,9 +39,7 @@ def write(path: Path, name: str, command: str, found: list[Table | Figure]) -> N
     os.replace(aside, path)
 
 
-def markdown(table: Table | Figure) -> str:
-    if isinstance(table, Figure):
-        return f"![{table.title}]({FIGURES}/{table.name}.svg)"
+def markdown(table: Table) -> str:
     names = list(table.rows[0])
     lines = [f"**{table.title}.** {table.note}", "", f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for row in table.rows:

@@ -64,17 +64,23 @@ class Plan:
 
 def _check_same(run: Run, options: FitOptions) -> None:
     """A finished run of the same name may be one of other options."""
-    kept = {name: value for name, value in run.info["options"].items() if getattr(options, name, None) is not None}
+    kept = {
+        name: value
+        for name, value in run.info["options"].items()
+        if getattr(options, name, None) is not None or name in ("limit", "dev_limit")
+    }
     changed = differences(kept, options.as_dict())
     if changed:
         raise UserError(f"'{run.path}' was made with other options ({'; '.join(changed)}). Choose another --out.")
 
 
-def mean_score(runs: list[Run], mark: str, role: str | Sequence[str], metric: str) -> Score | None:
-    """The dev score of a role (or of a model by name, or of several) at a mark: mean over runs, with a bootstrap over
+def mean_score(
+    runs: list[Run], mark: str, models: str | Sequence[str], metric: str, split: str = "dev"
+) -> Score | None:
+    """The score of a model (by its role or name; or of several) at a mark: mean over runs, with a bootstrap over
     examples."""
-    roles = [role] if isinstance(role, str) else role
-    found = [_values(run, mark, one) for run in runs for one in roles]
+    names = [models] if isinstance(models, str) else models
+    found = [_values(run, mark, name, split) for run in runs for name in names]
     if any(values is None for values in found):
         return None
     kept = [values for values in found if values is not None]
@@ -83,11 +89,11 @@ def mean_score(runs: list[Run], mark: str, role: str | Sequence[str], metric: st
     return Score(float(np.mean([measure(*values, metric, kind) for values in kept])), *interval(draws))
 
 
-def mean_difference(runs: list[Run], mark: str, one: str, other: str, metric: str) -> Score | None:
+def mean_difference(runs: list[Run], mark: str, one: str, other: str, metric: str, split: str = "dev") -> Score | None:
     """How much `other` scores above `one`: paired over examples within each run, mean over runs."""
     kind, values, draws = runs[0].info["kind"], [], []
     for run in runs:
-        a, b = (_values(run, mark, role) for role in (one, other))
+        a, b = (_values(run, mark, name, split) for name in (one, other))
         if a is None or b is None:
             return None
         values.append(measure(*b, metric, kind) - measure(*a, metric, kind))
@@ -95,13 +101,10 @@ def mean_difference(runs: list[Run], mark: str, one: str, other: str, metric: st
     return Score(float(np.mean(values)), *interval(np.mean(draws, 0)))
 
 
-def _values(run: Run, mark: str, role: str) -> tuple[np.ndarray, np.ndarray] | None:
-    entry = run.mark(mark)
+def _values(run: Run, mark: str, model: str, split: str) -> tuple[np.ndarray, np.ndarray] | None:
+    roles, kept = roles_of(run.mark(mark)), run.predictions(mark)[split]
     # Of a head by its name, the polished one: on states at rest, as the paper trains it.
-    named = [roles_of(entry)[role]] if role in roles_of(entry) else [f"{role}{POLISHED}", role]
-    splits = run.predictions(mark)
-    kept = next(part for name, part in splits.items() if name.startswith("dev"))
-    for name in named:
+    for name in [roles[model]] if model in roles else [f"{model}{POLISHED}", model]:
         if name in kept["outputs"]:
             return kept["outputs"][name], kept["targets"]
     return None

@@ -1,4 +1,4 @@
-"""The paper's tables beside ours, and pictures of them."""
+"""The paper's tables beside ours, and figures of them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,17 +13,18 @@ from bertvision.metrics.glue import METRICS
 from bertvision.metrics.intervals import Score
 from bertvision.progress import Progress
 from bertvision.reproduction import figures, paper
-from bertvision.reproduction.pictures import PAPER, Figure
+from bertvision.reproduction.drawing import Figure
 from bertvision.reproduction.plan import Plan, mean_difference, mean_score
 from bertvision.runs import Run
 from bertvision.training.checkpoints import POLISHED
 
-Found = list[Table | Figure]
+Shown = list[Table | Figure]
 
 ROLES = ("encoder", "best head", "ensemble (max)", "ensemble (greedy)", "selected")
+CHOSEN = "Best head, ensembles and selected: as held-out examples choose."
 
 
-def squad2(plan: Plan, progress: Progress) -> Found:
+def squad2(plan: Plan, progress: Progress) -> Shown:
     heads = "paper,adapter-64-normalised,adapter-64-ngram,learned-pooling-normalised"
     runs = plan.runs("squad2", ("3/10", "1", "2"), heads, progress)
     marks = _marks(runs)
@@ -34,72 +35,82 @@ def squad2(plan: Plan, progress: Progress) -> Found:
         row: dict[str, Any] = {"head": head, "parameters, paper": f"{share}%", "ours": _count(runs, head)}
         for mark, theirs in zip(("3/10", "1"), printed, strict=True):
             if mark in marks:
-                row[f"F1 {mark}, paper"] = _plain(theirs[1] if theirs else None)
+                row[f"exact / F1 {mark}, paper"] = _both(theirs)
+                exact = mean_score(runs, mark, head, "exact")
+                row[f"exact {mark}, ours"] = _plain(exact.value if exact else None)
                 row[f"F1 {mark}, ours"] = _said(mean_score(runs, mark, head, "f1"))
                 row[f"found F1 {mark}, ours"] = _said(mean_score(runs, mark, head, "found_f1"))
         rows.append(row)
     note = "Found F1: of the best span of answerable questions, withheld or not." + _correlations(runs, marks)
+    f1 = {mark: {model: both[1] for model, both in of.items()} for mark, of in paper.SPAN_ENSEMBLES.items()}
     return [
         Table("Span heads", note, rows),
-        figures.span_heads(runs, "1" if "1" in marks else marks[-1]),
+        figures.span_heads(runs, marks),
         _ensembles(runs, marks, ("exact", "f1", "found_f1"), paper.SPAN_ENSEMBLES),
-        figures.over_fine_tuning("squad2", runs, marks, "f1", paper.SPAN_ENSEMBLES),
-        *_claims(runs, marks, ("f1", "found_f1")),
-        *_less_data(plan, runs, marks[0], progress),
+        figures.over_fine_tuning(runs, marks, "f1", ROLES[:4], f1),
+        _claims(runs, marks, ("f1", "found_f1")),
+        *_less_data(plan, runs, [mark for mark in marks if mark in ("3/10", "1")], progress),
         *_looked_into(runs, progress),
     ]
 
 
-def answerable(plan: Plan, progress: Progress) -> Found:
+def answerable(plan: Plan, progress: Progress) -> Shown:
     runs = plan.runs("squad2-answerable", ("1/5", "1", "3"), "paper,default", progress)
     marks = _marks(runs)
     rows = []
     for mark in marks:
-        for model in ("encoder", "tenney-small", "best head", "ensemble (max)", "selected"):
-            theirs = paper.ANSWERABLE.get(mark, {}).get(model)
-            rows.append({"epochs": mark, "model": model,
-                         "accuracy, paper": _plain(theirs[0] if theirs else None),
-                         "accuracy, ours": _said(mean_score(runs, mark, model, "accuracy")),
-                         "F1, paper": _plain(theirs[1] if theirs else None),
-                         "F1, ours": _said(mean_score(runs, mark, model, "f1"))})  # fmt: skip
-    note = "Best head, ensemble and selected: as held-out questions choose."
-    picture = figures.over_fine_tuning("squad2-answerable", runs, marks, "accuracy", paper.ANSWERABLE)
-    return [Table("Answerability", note, rows), picture, *_claims(runs, marks, ("accuracy",))]
+        printed = paper.ANSWERABLE.get(mark, {})
+        for model in dict.fromkeys([*printed, *ROLES]):
+            ours = mean_score(runs, mark, model, "accuracy")
+            if ours is not None or model in printed:
+                rows.append({"epochs": mark, "model": model, "accuracy / F1, paper": _both(printed.get(model)),
+                             "accuracy, ours": _said(ours),
+                             "F1, ours": _said(mean_score(runs, mark, model, "f1"))})  # fmt: skip
+    theirs = {mark: {model: both[0] for model, both in of.items()} for mark, of in paper.ANSWERABLE.items()}
+    models = ("encoder", "tenney-small", "best head", "ensemble (greedy)")
+    return [
+        Table("Answerability", CHOSEN, rows),
+        figures.over_fine_tuning(runs, marks, "accuracy", models, theirs),
+        _claims(runs, marks, ("accuracy",)),
+    ]
 
 
-def glue(plan: Plan, progress: Progress) -> Found:
-    rows, gains = [], {}
-    for task, (metric, encoder, head) in paper.GLUE.items():
+def glue(plan: Plan, progress: Progress) -> Shown:
+    rows: list[dict[str, Any]] = []
+    gains: dict[str, Score | None] = {}
+    for name, (metric, encoder, head) in paper.GLUE.items():
+        task, _, other = name.partition(", ")
+        split = f"dev_{other}" if other else "dev"
         runs = plan.runs(task, ("3/10", "1"), "default", progress)
-        mark = _marks(runs)[-1]
-        gain = mean_difference(runs, mark, "encoder", "best head", metric)
-        both = mean_difference(runs, mark, "encoder", "selected", metric)
         data = runs[0].info["data"]
-        gains[task] = (gain, None if encoder is None or head is None else head - encoder)
-        rows.append({
-            "task": f"{task} ({metric})", "train rows": data["train"]["examples"],
-            "encoder, paper": _plain(encoder), "head, paper": _plain(head),
-            "encoder, ours": _said(mean_score(runs, mark, "encoder", metric)),
-            "best head, ours": _said(mean_score(runs, mark, "best head", metric)),
-            "selected, ours": _said(mean_score(runs, mark, "selected", metric)),
-            "best head - encoder": _signed(gain), "selected - encoder": _signed(both),
-        })  # fmt: skip
-    note = f"Dev scores after {plan.epochs} epochs, {len(plan.seeds)} seeds; mnli: matched. Choices on held-out rows."
-    return [Table("GLUE", note, rows), figures.gains(gains)]
+        for mark in _marks(runs):
+            gains[name] = mean_difference(runs, mark, "encoder", "best head", metric, split)  # in the end the last
+            rows.append({
+                "task": f"{name} ({metric})", "epochs": mark,
+                "rows (train / dev)": f"{data['train']['examples']} / {data[split]['examples']}",
+                "encoder / head, paper": _both((encoder, head) if mark == "1" and encoder and head else None),
+                "encoder, ours": _said(mean_score(runs, mark, "encoder", metric, split)),
+                "best head, ours": _said(mean_score(runs, mark, "best head", metric, split)),
+                "best head - encoder": _signed(gains[name]),
+                "selected - encoder": _signed(mean_difference(runs, mark, "encoder", "selected", metric, split)),
+            })  # fmt: skip
+    theirs = {name: head - encoder for name, (_, encoder, head) in paper.GLUE.items() if encoder and head}
+    note = f"Dev scores; {_seeds(runs)}. {CHOSEN} The paper has one epoch of BERT-base on all rows."
+    return [Table("GLUE", note, rows), figures.gains(gains, theirs)]
 
 
-EXPERIMENTS: dict[str, Callable[[Plan, Progress], Found]] = {
+EXPERIMENTS: dict[str, Callable[[Plan, Progress], Shown]] = {
     "squad2": squad2,
     "squad2-answerable": answerable,
     "glue": glue,
 }
 
 
-def reproduce(what: str, plan: Plan, progress: Progress) -> Found:
+def reproduce(what: str, plan: Plan, progress: Progress) -> Shown:
     if what not in EXPERIMENTS:
         raise UserError(f"`bertvision reproduce {what}`: one of {', '.join(EXPERIMENTS)}.")
-    found = EXPERIMENTS[what](plan, progress)
-    return [one for one in found if (one.rows if isinstance(one, Table) else one.series)]
+    shown = EXPERIMENTS[what](plan, progress)
+    return [one for one in shown if (one.rows if isinstance(one, Table) else one.series)]
 
 
 def _marks(runs: list[Run]) -> list[str]:
@@ -117,7 +128,8 @@ def _correlations(runs: list[Run], marks: list[str]) -> str:
                 both.append((theirs[1], ours.value))
         if len(both) > 4:
             one, other = np.array(both).T
-            said += f" Rank correlation with the paper at {mark}: {METRICS['spearman'].value(one, other, 1):.2f}."
+            value = METRICS["spearman"].value(one, other, 1)
+            said += f" Rank correlation of the paper's F1 and our found F1 at {mark}: {value:.2f}."
     return said
 
 
@@ -131,10 +143,10 @@ def _ensembles(runs: list[Run], marks: list[str], metrics: tuple[str, ...], thei
                 row[name] = _plain(printed[i] if printed else None)
             row |= {f"{metric}, ours": _said(mean_score(runs, mark, role, metric)) for metric in metrics}
             rows.append(row)
-    return Table("Ensembling", "Best head, ensembles and selected: as held-out questions choose.", rows)
+    return Table("Ensembling", f"{CHOSEN} {_seeds(runs)}.", rows)
 
 
-def _claims(runs: list[Run], marks: list[str], metrics: tuple[str, ...]) -> list[Table]:
+def _claims(runs: list[Run], marks: list[str], metrics: tuple[str, ...]) -> Table:
     rows = []
     for claim, one, other in (
         ("head above encoder", "encoder", "best head"),
@@ -147,71 +159,88 @@ def _claims(runs: list[Run], marks: list[str], metrics: tuple[str, ...]) -> list
             for mark in marks:
                 row[f"{mark} epochs"] = _verdict(mean_difference(runs, mark, one, other, metric))
             rows.append(row)
-    return [Table("The paper's claims, here", "Differences with 95% intervals, paired over dev questions.", rows)]
+    note = f"Differences with 95% intervals, paired over dev questions; {_seeds(runs)}, whose noise they leave out."
+    return Table("The paper's claims, here", note, rows)
 
 
-def _less_data(plan: Plan, runs: list[Run], mark: str, progress: Progress) -> Found:
-    """One head on shares of the data, three seeds each, in one pass over the states of the first mark."""
-    head = f"{paper.LESS_DATA_HEAD}:data={'/'.join(f'{share * 100:.0f}' for share in paper.LESS_DATA)}:seed=0..2"
-    made = [plan.on_states_of(run, mark, head, progress) for run in runs]
-    labels = [label for label in made[0].info["parameters"] if label != "encoder"]
-    ours = {
-        metric: {
-            share: mean_score(made, "0", [label for label in labels if parse(label).data == share], metric)
-            for share in paper.LESS_DATA
-        }
-        for metric in ("f1", "found_f1")
-    }
+def _less_data(plan: Plan, runs: list[Run], marks: list[str], progress: Progress) -> Shown:
+    """One head on shares of the data, three seeds each, in one pass over the states of each mark."""
+    shares = "/".join(f"{share * 100:.0f}" for share in paper.LESS_DATA)
+    ours: dict[str, dict[float, Score | None]] = {}
+    for mark in marks:
+        made = [
+            plan.on_states_of(run, mark, f"{paper.LESS_DATA_HEAD}:data={shares}:seed=0..2", progress) for run in runs
+        ]
+        labels: dict[float, list[str]] = {}
+        for label in made[0].info["parameters"]:
+            if label != "encoder":
+                labels.setdefault(parse(label).data, []).append(label)
+        for name, metric in (("F1", "f1"), ("found F1", "found_f1")):
+            scores = {share: mean_score(made, "0", of, metric) for share, of in labels.items()}
+            ours[f"{name} at {mark}"] = scores
     rows = [
-        {
-            "data": f"{share:.0%}", "F1, paper (3/10)": _plain(printed[1]),
-            f"F1, ours ({mark})": _said(ours["f1"][share]),
-            f"found F1, ours ({mark})": _said(ours["found_f1"][share]),
-        }
+        {"data": f"{share:.0%}"}
+        | {f"F1 at {mark}, paper": _plain(printed[mark == "1"]) for mark in marks}
+        | {f"{name}, ours": _said(found[share]) for name, found in ours.items()}
         for share, printed in paper.LESS_DATA.items()
-    ]  # fmt: skip
-    printed = {share: Score(both[1], both[1], both[1]) for share, both in paper.LESS_DATA.items()}
-    picture = figures.less_data({"F1": ours["f1"], "found F1": ours["found_f1"], f"{PAPER}: F1": dict(printed)})
-    return [Table("Less data", f"The head {paper.LESS_DATA_HEAD}, mean of three seeds.", rows), picture]
+    ]
+    note = (
+        f"The head {paper.LESS_DATA_HEAD}, mean of three seeds, on the encoder as it was at each mark (it has seen all"
+        " of the data). Smaller shares take as many steps, in smaller batches."
+    )
+    return [Table("Less data", note, rows), figures.less_data(ours, marks)]
 
 
-def _looked_into(runs: list[Run], progress: Progress) -> Found:
+def _looked_into(runs: list[Run], progress: Progress) -> Shown:
     """The paper's analyses, of the first seed: transfer, second answers, silence, lengths, layers."""
-    run, last = runs[0], _marks(runs)[-1]
-    found = analyse(f"{run.path}@{last}", ["transfer", "second", "shares", "overlap", "layers"], progress=progress)
+    marks = _marks(runs)
+    early, last = marks[0], marks[-1]
+    names = ["second", "shares", "overlap"]
+    found = analyse(f"{runs[0].path}@{early}", names, progress=progress)
+    found |= analyse(f"{runs[0].path}@{last}", ["transfer", "layers"], progress=progress)
     moved = []
     for table in found.get("transfer", []):
-        early = table.rows[0]["trained at"]
         for row in table.rows:
             if row["trained at"] == early and row["asked at"] == last and row["head"].endswith(POLISHED):
                 change = Score(row["change"], row["change low"], row["change high"])
                 moved.append({"head": row["head"], "metric": row["metric"], f"asked at {last}": f"{row['value']:.3f}",
                               f"change from {early}": _verdict(change)})  # fmt: skip
     theirs = f"In the paper F1 rises from {paper.TRANSFER['3/10'][1]:.3f} to {paper.TRANSFER['1'][1]:.3f}."
-    tables: Found = [Table("Heads trained early, asked later", theirs, moved)] if moved else []
+    shown: Shown = [Table("Heads trained early, asked later", theirs, moved)]
     notes = {
-        "second": f"In the paper {paper.SECOND_RIGHT:.0%} of second answers are right.",
-        "shares": f"In the paper {paper.SILENT_ERRORS:.0%} of the head's errors on answerable questions are silence.",
+        "second": f"The paper, head at 3/10: {paper.SECOND_RIGHT:.0%} of second answers are right, of which"
+        f" {paper.SECOND_ANSWERABLE:.0%} are of answerable questions; of right first answers"
+        f" {paper.FIRST_ANSWERABLE:.0%} are.",
+        "shares": f"The paper, head at 3/10: {paper.SILENT_ERRORS:.0%} of errors on answerable questions are silence.",
+        "overlap": f"The paper at 3/10, mean tokens of what only one gets right: encoder {paper.ALONE_RIGHT[0]}, head"
+        f" {paper.ALONE_RIGHT[1]}.",
     }
-    for name in ("second", "shares", "overlap"):
-        tables += [
-            Table(t.title, f"{notes.get(name, '')} {t.note}".strip(), _rounded(t.rows)) for t in found.get(name, [])
-        ]
+    for name in names:
+        at = "" if name == "shares" else f" At {early} epochs."
+        shown += [Table(t.title, f"{notes[name]}{at} {t.note}", _rounded(t.rows)) for t in found.get(name, [])]
     weights = [
         Table(table.title, f"{table.note} The paper: later layers are favoured.", _rounded([
             row for row in table.rows if row["epochs"] == last and row["head"].endswith(POLISHED)]))
         for table in found.get("layers", [])
     ]  # fmt: skip
-    return [*tables, *weights, figures.layers(weights)]
+    return [*shown, *weights, figures.layers(weights)]
 
 
 def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
 
 
+def _seeds(runs: list[Run]) -> str:
+    return "one seed" if len(runs) == 1 else f"means over {len(runs)} seeds"
+
+
 def _count(runs: list[Run], head: str) -> str:
     counts = runs[0].info["parameters"]
-    return f"{counts[head] / counts['encoder']:.3%}" if head in counts else "-"
+    return f"{counts[head] / counts['encoder']:.3%}"
+
+
+def _both(pair: tuple[float, float] | None) -> str:
+    return "-" if pair is None else f"{pair[0]:.3f} / {pair[1]:.3f}"
 
 
 def _plain(value: float | None) -> str:

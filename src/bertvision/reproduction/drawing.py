@@ -1,6 +1,7 @@
-"""Figures for a Markdown file, as SVG: ours with intervals, the paper's beside them."""
+"""Draw figures for a Markdown file, as SVG: ours with intervals, the paper's beside them."""
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from bertvision.errors import UserError
@@ -28,11 +29,15 @@ class Figure:
     joined: bool = True  # by lines; else points only
 
 
+def check() -> None:
+    """Before the hours of work that figures are about."""
+    if find_spec("matplotlib") is None:
+        raise UserError("Figures need matplotlib: pip install 'bertvision[report]', or leave out --write.")
+
+
 def draw(figure: Figure, path: Path) -> None:
-    try:
-        import matplotlib
-    except ModuleNotFoundError:
-        raise UserError("Figures need matplotlib: pip install 'bertvision[report]', or leave out --write.") from None
+    import matplotlib
+
     matplotlib.use("svg")
     from matplotlib import pyplot
 
@@ -43,9 +48,10 @@ def draw(figure: Figure, path: Path) -> None:
         for name, points in figure.series.items():
             theirs = name.startswith(PAPER)
             x, y = [point.x for point in points], [point.y.value for point in points]
-            ends = [[p.y.value - p.y.low for p in points], [p.y.high - p.y.value for p in points]]
+            below, above = ([max(0.0, end) for end in ends] for ends in (  # rounding leaves -1e-17
+                [p.y.value - p.y.low for p in points], [p.y.high - p.y.value for p in points]))  # fmt: skip
             axes.errorbar(
-                x, y, yerr=None if theirs else ends, label=name, color=next(colours), capsize=3, marker="o",
+                x, y, yerr=None if theirs else [below, above], label=name, color=next(colours), capsize=3, marker="o",
                 markerfacecolor="none" if theirs else None,
                 linestyle="none" if not figure.joined else "--" if theirs else "-",
             )  # fmt: skip
