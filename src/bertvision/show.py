@@ -283,7 +283,10 @@ def table(rows: list[dict[str, Any]]) -> None:
     board = Table()
     for number, (name, value) in enumerate(rows[0].items()):
         board.add_column(
-            escape(name.replace("_", " ")), no_wrap=number == 0, justify="right" if isinstance(value, int) else "left"
+            escape(name.replace("_", " ")),
+            no_wrap=number == 0,
+            overflow="fold",  # a narrow terminal shows less at once, but nothing is lost
+            justify="right" if isinstance(value, int) else "left",
         )
     for row in rows:
         board.add_row(*(_cell(value) for value in row.values()))

@@ -76,7 +76,7 @@ GLUE: dict[str, tuple[str, float | None, float | None]] = {
     "sts-b": ("pearson", 0.845, 0.857),
     "qqp": ("accuracy", 0.896, 0.896),
     "mnli": ("accuracy", 0.830, 0.829),
-    "mnli, mismatched": ("accuracy", 0.835, 0.830),
+    "mnli-mm": ("accuracy", 0.835, 0.830),
     "qnli": ("accuracy", 0.908, 0.895),
     "rte": ("accuracy", 0.585, 0.635),
     "wnli": ("accuracy", None, None),

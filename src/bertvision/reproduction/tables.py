@@ -79,8 +79,7 @@ def glue(plan: Plan, progress: Progress) -> Shown:
     rows: list[dict[str, Any]] = []
     gains: dict[str, Score | None] = {}
     for name, (metric, encoder, head) in paper.GLUE.items():
-        task, _, other = name.partition(", ")
-        split = f"dev_{other}" if other else "dev"
+        task, split = ("mnli", "dev_mismatched") if name == "mnli-mm" else (name, "dev")
         runs = plan.runs(task, ("3/10", "1"), "default", progress)
         data = runs[0].info["data"]
         for mark in _marks(runs):
