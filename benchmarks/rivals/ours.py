@@ -81,15 +81,25 @@ def first_but_spans(task: Task) -> int:
     return 2 if task.kind == "span" else 1
 
 
+def budget(minutes: int) -> Variant:
+    """What a user gets who only says how long it may take. Questions cannot be read in less than minutes."""
+    settings = {"name": f"--budget {minutes}", "options": {"budget": minutes}, "riding": False}
+
+    def seconds(task: Task) -> float:
+        return min(60.0 * minutes, START + 3 * task.epoch + 2 * task.mark) + task.answers
+
+    return Variant(settings, lambda task: None if task.kind == "span" and minutes < 10 else 1, seconds)
+
+
 contestants.add(
     "ours",
     Contestant(
         "BERTVision with its defaults",
         {
-            "frozen": variant("frozen + heads", 0, first_but_spans, epochs="0"),
-            # The first stop of the default run, with the schedule of one epoch that it has there.
-            "fraction": variant("3/10 epoch + heads", 0.3, first, epochs="1", marks="3/10"),
+            "frozen": variant("frozen + heads", 0, first, epochs="0"),
+            "fraction": variant("3/10 epoch + heads", 0.3, lambda task: 1 if task.kind == "span" else 2, epochs="3/10"),
             "epoch": variant("1 epoch + heads", 1, first_but_spans, riding=True, epochs="1", marks="1"),
+            **{f"budget-{minutes}": budget(minutes) for minutes in (1, 3, 10)},
         },
         run,
         OURS,

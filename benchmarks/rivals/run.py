@@ -6,11 +6,11 @@
 
 Jobs come in the order of what they tell for their price: one seed of each contestant on every task, a second seed where
 an epoch is short, then further variants and seeds. `--hours` ends the list where its estimated seconds are spent; the
-same command again goes on from there. On two cores the first three hours hold one seed of everything but LoRA on SQuAD
-(a quarter of an hour more); the second seed where an epoch is short is 1.1 hours, all of the list about a day.
+same command again goes on from there. `--again` takes what is done once more, after a change to ours, say.
 """
 
 import argparse
+import fcntl
 import importlib.metadata
 import json
 import os
@@ -19,14 +19,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.rivals import OURS, REFERENCE, TASKS, Contestant, Job, Outcome, Variant, contestants, targets
-from benchmarks.rivals.measuring import calibrate
+from benchmarks.rivals.measuring import BEGAN, calibrate
 
 from bertvision.errors import UserError
 from bertvision.registry import unknown
@@ -35,6 +37,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "rivals.jsonl"
 DRAWS = 200  # resampled dev scores that are kept, for paired intervals
 MAX_LENGTH, WINDOW = 256, 386  # BERTVision's defaults, for everybody
+PATIENCE = 4  # times what a job was reckoned to take
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="train rows of every task, for trials")
     parser.add_argument("--dev-limit", type=int)
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--again", action="store_true", help="also what is done; new results take the old ones' place")
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--one", nargs=2, metavar=("KEY", "FILE"), help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -88,7 +92,7 @@ def main() -> None:
         jobs = plan(given)
     except UserError as error:
         sys.exit(str(error))
-    done = {Key.of(row) for row in read(given.out)}
+    done = set() if given.again else {Key.of(row) for row in read(given.out)}
     chosen, later = within([job for job in jobs if job.key not in done], given.hours * 3600)
     if given.dry_run:
         print("\n".join(listing(chosen, later, len(jobs) - len(chosen) - len(later))))
@@ -141,12 +145,11 @@ def asked_for(names: str) -> Iterator[tuple[str, Contestant, str, Variant]]:
 
 
 def within(jobs: list[Planned], seconds: float) -> tuple[list[Planned], list[Planned]]:
-    """(those that fit into the seconds one after the other, the rest). A job that is too long is passed over."""
-    chosen: list[Planned] = []
-    for job in jobs:
-        if sum(other.seconds for other in chosen) + job.seconds <= seconds:
-            chosen.append(job)
-    return chosen, [job for job in jobs if job not in chosen]
+    """(those that fit into the seconds one after the other, the rest). None is passed over for its length."""
+    count, spent = 0, 0.0
+    while count < len(jobs) and spent + jobs[count].seconds <= seconds:
+        spent, count = spent + jobs[count].seconds, count + 1
+    return jobs[:count], jobs[count:]
 
 
 def listing(chosen: list[Planned], later: list[Planned], done: int) -> list[str]:
@@ -167,30 +170,48 @@ def read(file: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def append(file: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """All rows of a job at once, so that a job is there wholly or not at all."""
+def put(file: Path, rows: list[dict[str, Any]]) -> None:
+    """All rows of a job at once, so that a job is there wholly or not at all; in the place of what it had before."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
-    if file.exists() and not file.read_bytes().endswith(b"\n") and file.stat().st_size:
-        text = "\n" + text
-    with file.open("a", encoding="utf-8") as opened:
-        opened.write(text)
+    keys = {Key.of(row) for row in rows}
+    kept = [*(row for row in read(file) if Key.of(row) not in keys), *rows]
+    aside = file.with_name(file.name + ".tmp")
+    aside.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in kept), encoding="utf-8")
+    os.replace(aside, file)
 
 
 def run_all(jobs: list[Planned], data: str, out: Path) -> int:
     """Exit code: 1 if a job failed. A failed job leaves nothing in the file, so the next call tries it again."""
+    with alone(out):
+        return _run_all(jobs, data, out)
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Two at once would disturb each other, and count their seeds twice."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.with_name(out.name + ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            sys.exit(f"Another run fills '{out}'.")
+        yield
+
+
+def _run_all(jobs: list[Planned], data: str, out: Path) -> int:
     failed, left = [], sum(job.seconds for job in jobs)
     for number, job in enumerate(jobs, 1):
-        speed, load = calibrate(job.key.threads), os.getloadavg()[0]
+        before = calibrate(job.key.threads)
         started = time.time()
-        rows, memory, error = in_process(job.key, data)
+        rows, memory, error = in_process(job.key, data, PATIENCE * job.seconds + 600)
         spent, left = time.time() - started, left - job.seconds
         if error:
             failed.append(job.key.label)
             print(f"[{number}/{len(jobs)}] {job.key.label}: FAILED\n{error}", flush=True)
             continue
+        speed = min(before, calibrate(job.key.threads))
         measured = {"peak_memory": memory, "job_seconds": round(spent, 1), "calibration": round(speed, 1)}
-        append(out, [row | measured | {"load": round(load, 2)} for row in rows])
+        put(out, [row | measured for row in rows])
         found = "; ".join(f"{r['outcome']} {r['scores'][r['metric']]['value']:.3f} in {r['ready']:.0f} s" for r in rows)
         print(f"[{number}/{len(jobs)}] {job.key.label}: {found} ({spent:.0f} s, {left:.0f} s to go)", flush=True)
     if failed:
@@ -198,8 +219,9 @@ def run_all(jobs: list[Planned], data: str, out: Path) -> int:
     return int(bool(failed))
 
 
-def in_process(key: Key, data: str) -> tuple[list[dict[str, Any]], int, str]:
-    """(rows, peak memory in bytes, the end of what it said if it failed) of a job in a process of its own."""
+def in_process(key: Key, data: str, patience: float) -> tuple[list[dict[str, Any]], int, str]:
+    """(rows, peak memory in bytes, the end of what it said if it failed) of a job in a process of its own, which is
+    ended after `patience` seconds."""
     with tempfile.TemporaryDirectory(prefix="rivals-") as folder:
         result, log = Path(folder) / "rows.json", Path(folder) / "log"
         command = [sys.executable, "-m", "benchmarks.rivals.run", "--data", str(Path(data).absolute())]
@@ -211,15 +233,20 @@ def in_process(key: Key, data: str) -> tuple[list[dict[str, Any]], int, str]:
             "HF_HUB_OFFLINE": "1",
             "TMPDIR": folder,
             "XDG_CACHE_HOME": folder,  # nobody finds the windows that another has cut
+            BEGAN: str(time.time()),
         }
         with log.open("wb") as said:
             child = subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, env=environment)
+            watch = threading.Timer(patience, child.kill)
+            watch.start()
             try:
                 _, status, usage = os.wait4(child.pid, 0)
             except BaseException:  # Ctrl-C, or a signal to end: a job left alone would disturb the next
                 child.terminate()
                 child.wait()
                 raise
+            finally:
+                watch.cancel()
         child.returncode = os.waitstatus_to_exitcode(status)
         memory = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         if child.returncode or not result.exists():
@@ -239,9 +266,16 @@ def one(key: Key, data: str) -> list[dict[str, Any]]:
             "rows": {name: len(part) for name, part in job.parts.items()},
             "digest": job.dev.digest()[:16],
             "versions": {name: importlib.metadata.version(name) for name in ("torch", *contestant.packages)},
+            "commit": commit(),
             "machine": f"{platform.platform()}, {os.cpu_count()} cores",
         }
         return [known | scored(job, outcome) for outcome in outcomes]
+
+
+def commit() -> str:
+    """Of this repository, with a plus where it was changed since; or nothing."""
+    command = ["git", "describe", "--always", "--dirty=+"]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout.strip()
 
 
 def prepared(key: Key, data: str, folder: Path) -> Job:

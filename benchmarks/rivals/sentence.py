@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from benchmarks.rivals import START, Contestant, Job, Outcome, Task, Variant, contestants, everywhere
 from benchmarks.rivals.measuring import asked
-from benchmarks.rivals.regression import chosen
+from benchmarks.rivals.regression import regressions
 
 from bertvision.types import Examples
 
@@ -42,7 +42,7 @@ def run(job: Job, settings: dict[str, Any]) -> list[Outcome]:
                 Outcome("cosine", cosine(job.dev), cosine(job.held_out), 0.0, ready, 0, 0, latency, needs_encoder=True)
             )
         job.clock.leave_out(job.clock.now() - entered)
-    return [*outcomes, chosen(job, {"embeddings": features})]
+    return [*outcomes, *regressions(job, {"embeddings": features})]
 
 
 def combined(columns: list[np.ndarray]) -> np.ndarray:

@@ -4,7 +4,7 @@ Pure functions of the rows of a results file.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from benchmarks.rivals import OURS, REFERENCE
 from bertvision.errors import UserError
 
 Row = dict[str, Any]
-REFERENCE_EPOCHS = "3 epochs"
+REFERENCE_VARIANT, REFERENCE_OUTCOME = "3", "3 epochs"
 SAME = ("backbone", "limit", "dev_limit", "threads", "digest", "metric")  # within a task, or nothing can be compared
 
 
@@ -67,9 +67,15 @@ class Point:
         return float(np.mean([row[column] for row in self.rows]))
 
     def above(self, other: "Point") -> tuple[float, float, float]:
-        """How much this scores above the other: difference, and its 95% interval, paired on the same dev examples."""
-        draws = np.mean([row["draws"] for row in self.rows], 0) - np.mean([row["draws"] for row in other.rows], 0)
-        return self.score - other.score, *_interval(draws)
+        """How much this scores above the other: difference, and its 95% interval, paired on the same dev examples and,
+        where both have them, on the same seeds."""
+        common = set(self.seeds) & set(other.seeds)
+        one, two = (
+            replace(point, rows=tuple(row for row in point.rows if row["seed"] in common) or point.rows)
+            for point in (self, other)
+        )
+        draws = np.mean([row["draws"] for row in one.rows], 0) - np.mean([row["draws"] for row in two.rows], 0)
+        return one.score - two.score, *_interval(draws)
 
 
 def _interval(draws: np.ndarray) -> tuple[float, float]:
@@ -102,9 +108,9 @@ def front(of: list[Point]) -> list[Point]:
 
 
 def reference(of: list[Point]) -> Point | None:
-    """Three epochs of full fine-tuning; of several ways to do that the one with the highest score."""
-    three = [point for point in of if point.group == REFERENCE and point.outcome == REFERENCE_EPOCHS]
-    return max(three, key=lambda point: point.score, default=None)
+    """Three epochs of full fine-tuning, as Trainer does it best here (length grouping, the better rate)."""
+    wanted = (REFERENCE, REFERENCE_VARIANT, REFERENCE_OUTCOME)
+    return next((point for point in of if (point.group, point.variant, point.outcome) == wanted), None)
 
 
 def first_to_reach(of: list[Point], group: str, score: float) -> Point | None:
@@ -120,20 +126,24 @@ def best_within(of: list[Point], group: str, seconds: float, by: str) -> Point |
 
 
 def average_ranks(tasks: dict[str, list[Point]], seconds: float, by: str) -> dict[str, tuple[float, int]]:
-    """group -> (mean rank by dev score over the tasks it takes part in, how many these are); 1 is best.
+    """group -> (mean rank by dev score over all tasks, how many it takes part in); 1 is best.
 
-    Who is not ready in time shares the last places. Equal scores share a rank.
+    Who is not ready in time, or takes no part, shares the last places. Equal scores share a rank. Tasks on which nobody
+    is ready say nothing.
     """
     from scipy.stats import rankdata
 
+    groups = list(dict.fromkeys(point.group for of in tasks.values() for point in of))
+    taking_part = {group: sum(any(point.group == group for point in of) for of in tasks.values()) for group in groups}
     found: dict[str, list[float]] = {}
     for of in tasks.values():
-        groups = list(dict.fromkeys(point.group for point in of))
         best = [best_within(of, group, seconds, by) for group in groups]
+        if not any(best):
+            continue
         ranks = rankdata([-point.score if point else np.inf for point in best], method="average")
         for group, rank in zip(groups, ranks, strict=True):
             found.setdefault(group, []).append(float(rank))
-    return {group: (float(np.mean(ranks)), len(ranks)) for group, ranks in found.items()}
+    return {group: (float(np.mean(ranks)), taking_part[group]) for group, ranks in found.items()}
 
 
 def losses(tasks: dict[str, list[Point]]) -> dict[str, tuple[list[Point], list[Point]]]:

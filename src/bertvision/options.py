@@ -76,7 +76,7 @@ class FitOptions:
     )
     budget: float | None = option(
         None,
-        "Minutes that the whole run may take. A few batches are measured, then --epochs and --marks follow from it.",
+        "Minutes that the whole run may take. A few batches are measured, then --epochs, --marks and, where even reading takes too long, --limit follow from it.",
     )
     batch_size: int = option(16, "Examples (for `squad2...`: windows) per batch.")
     lr: float | None = option(
