@@ -179,6 +179,8 @@ def test_the_least_depth_within_a_tolerance() -> None:
     assert smallest(rows, 0.5)["depth"] == 2
     assert smallest(rows, 1.2)["depth"] == 1
     assert smallest(rows, 0)["depth"] == 2
+    rows = [{"depth": k, "held_out": value} for k, value in enumerate((0.9, 0.7, 0.795, 0.8))]
+    assert smallest(rows, 0.5)["depth"] == 2  # the edge is within; an encoder without layers does not count
 
 
 def test_spans_second_answers_and_silence_are_counted(span_run: Run) -> None:
