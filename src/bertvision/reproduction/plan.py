@@ -1,6 +1,6 @@
 """The runs behind a reproduction: made, resumed or found finished."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -74,13 +74,9 @@ def _check_same(run: Run, options: FitOptions) -> None:
         raise UserError(f"'{run.path}' was made with other options ({'; '.join(changed)}). Choose another --out.")
 
 
-def mean_score(
-    runs: list[Run], mark: str, models: str | Sequence[str], metric: str, split: str = "dev"
-) -> Score | None:
-    """The score of a model (by its role or name; or of several) at a mark: mean over runs, with a bootstrap over
-    examples."""
-    names = [models] if isinstance(models, str) else models
-    found = [_values(run, mark, name, split) for run in runs for name in names]
+def mean_score(runs: list[Run], mark: str, model: str, metric: str, split: str = "dev") -> Score | None:
+    """The score of a model (by its role or name) at a mark: mean over runs, with a bootstrap over examples."""
+    found = [_values(run, mark, model, split) for run in runs]
     if any(values is None for values in found):
         return None
     kept = [values for values in found if values is not None]

@@ -163,19 +163,14 @@ def _claims(runs: list[Run], marks: list[str], metrics: tuple[str, ...]) -> Tabl
 
 
 def _less_data(plan: Plan, runs: list[Run], marks: list[str], progress: Progress) -> Shown:
-    """One head on shares of the data, three seeds each, in one pass over the states of each mark."""
+    """One head on shares of the data, in one pass over the states of each mark."""
     shares = "/".join(f"{share * 100:.0f}" for share in paper.LESS_DATA)
     ours: dict[str, dict[float, Score | None]] = {}
     for mark in marks:
-        made = [
-            plan.on_states_of(run, mark, f"{paper.LESS_DATA_HEAD}:data={shares}:seed=0..2", progress) for run in runs
-        ]
-        labels: dict[float, list[str]] = {}
-        for label in made[0].info["parameters"]:
-            if label != "encoder":
-                labels.setdefault(parse(label).data, []).append(label)
+        made = [plan.on_states_of(run, mark, f"{paper.LESS_DATA_HEAD}:data={shares}", progress) for run in runs]
+        labels = {parse(label).data: label for label in made[0].info["parameters"] if label != "encoder"}
         for name, metric in (("F1", "f1"), ("found F1", "found_f1")):
-            scores = {share: mean_score(made, "0", of, metric) for share, of in labels.items()}
+            scores = {share: mean_score(made, "0", label, metric) for share, label in labels.items()}
             ours[f"{name} at {mark}"] = scores
     rows = [
         {"data": f"{share:.0%}"}
@@ -184,7 +179,7 @@ def _less_data(plan: Plan, runs: list[Run], marks: list[str], progress: Progress
         for share, printed in paper.LESS_DATA.items()
     ]
     note = (
-        f"The head {paper.LESS_DATA_HEAD}, mean of three seeds, on the encoder as it was at each mark (it has seen all"
+        f"The head {paper.LESS_DATA_HEAD}, {_seeds(runs)}, on the encoder as it was at each mark (it has seen all"
         " of the data). Smaller shares take as many steps, in smaller batches."
     )
     return [Table("Less data", note, rows), figures.less_data(ours, marks)]
