@@ -44,14 +44,15 @@ def draw(figure: Figure, path: Path) -> None:
     # The same figures give the same file, to the byte; text stays text.
     with matplotlib.rc_context({"svg.hashsalt": "bertvision", "svg.fonttype": "none", "font.size": 10}):
         canvas, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-        colours = iter(COLOURS * (1 + len(figure.series) // len(COLOURS)))
+        colours: dict[str, str] = {}  # the same model has the same one here and in the paper
         for name, points in figure.series.items():
             theirs = name.startswith(PAPER)
+            colour = colours.setdefault(name.removeprefix(f"{PAPER}: "), COLOURS[len(colours) % len(COLOURS)])
             x, y = [point.x for point in points], [point.y.value for point in points]
             below, above = ([max(0.0, end) for end in ends] for ends in (  # rounding leaves -1e-17
                 [p.y.value - p.y.low for p in points], [p.y.high - p.y.value for p in points]))  # fmt: skip
             axes.errorbar(
-                x, y, yerr=None if theirs else [below, above], label=name, color=next(colours), capsize=3, marker="o",
+                x, y, yerr=None if theirs else [below, above], label=name, color=colour, capsize=3, marker="o",
                 markerfacecolor="none" if theirs else None,
                 linestyle="none" if not figure.joined else "--" if theirs else "-",
             )  # fmt: skip
