@@ -43,7 +43,12 @@ def main() -> None:
 
 def options_of(task: str, data: str, heads: str) -> FitOptions:
     return FitOptions(
-        task=task, data=data, heads=heads, limit=4000 if task.startswith("squad") else None, dev_limit=100
+        task=task,
+        data=data,
+        heads=heads,
+        lead="own",
+        limit=4000 if task.startswith("squad") else None,
+        dev_limit=100,
     )
 
 

@@ -226,7 +226,9 @@ def frozen_league(task: str, data: str, seeds: int, limit: int) -> None:
 def ride(data: str, seeds: int) -> None:
     """One pass of fine-tuning per seed with every head of the paper in it, and nothing after it."""
     runs = [
-        fitted(f"zoo-ride-{seed}", "sts-b", data=data, heads="paper", polish=0, epochs=1, marks="1", seed=seed)
+        fitted(
+            f"zoo-ride-{seed}", "sts-b", data=data, heads="paper", polish=0, epochs=1, lead="own", marks="1", seed=seed
+        )
         for seed in range(seeds)
     ]
     keep("league-ride-sts-b", league_of(runs, "1"))

@@ -16,34 +16,44 @@ from bertvision.runs import Run
 from bertvision.training import budget
 from bertvision.training.budget import Mark, recipe
 
-ASKED = FitOptions(budget=10.0)
+ASKED = FitOptions(budget=10.0, polish_until="3/10")  # as with a lead
+WITHOUT_LEAD = FitOptions(budget=10.0)
 
 
-def decided(rest: float, epoch: float, options: FitOptions = ASKED, **mark: float) -> FitOptions:
+def decided(rest: float, epoch: float, options: FitOptions = ASKED, start: float = 0.0, **mark: float) -> FitOptions:
     """`mark`: seconds of a mark by way to read pairs, of which a fifth are for answers."""
-    return recipe(options, rest, epoch, {way: Mark(0.8 * s, 0.2 * s) for way, s in mark.items()}, rows=1000)
+    return recipe(options, rest, epoch, {way: Mark(0.8 * s, 0.2 * s) for way, s in mark.items()}, 1000, start)
 
 
-def test_as_much_fine_tuning_as_fits_beside_the_marks() -> None:
-    chosen = decided(300, 100, joint=100)
-    assert (chosen.epochs, chosen.marks, chosen.limit) == ("2", "2", None)
-    chosen = decided(300, 100, joint=40)  # the encoder as it is costs little: look at it too
-    assert (chosen.epochs, chosen.marks) == (str(Fraction(11, 5)), f"0,{Fraction(11, 5)}")
-    assert decided(9000, 100, joint=10).epochs == "3"
+def marks_of(chosen: FitOptions) -> str:
+    assert chosen.marks is not None
+    assert chosen.marks.split(",")[-1] == chosen.epochs
+    return chosen.marks
 
 
-def test_pairs_are_read_in_one_way_where_that_leaves_enough_to_fine_tune() -> None:
-    chosen = decided(100, 100, joint=40, separate=40)
-    assert (chosen.epochs, chosen.pairs) == ("3/5", "joint")
-    chosen = decided(100, 1000, joint=40, separate=40)
-    assert (chosen.epochs, chosen.pairs) == ("0", "auto")
-    chosen = decided(300, 100, joint=40, separate=40)
-    assert (chosen.epochs, chosen.pairs) == (str(Fraction(11, 5)), "auto")
+def test_a_look_at_the_encoder_as_it_is_and_then_as_much_fine_tuning_as_fits() -> None:
+    assert marks_of(decided(300, 100, joint=100)) == f"0,{Fraction(9, 5)}"  # 300 - 100 - 20 for the last answers
+    assert marks_of(decided(300, 100, joint=50, separate=50)) == f"0,{Fraction(19, 10)}"  # which read pairs joint
+    assert marks_of(decided(9000, 100, joint=10)) == "0,3"
+
+
+def test_where_a_look_takes_too_long_fine_tuning_begins_at_once_if_it_is_worth_it() -> None:
+    assert marks_of(decided(100, 100, joint=60, start=10.0)) == str(Fraction(78, 100))
+    assert marks_of(decided(100, 200, joint=60, start=10.0)) == "0"  # 0.39 epochs are not
+    assert marks_of(decided(100, 400, joint=40)) == "0"  # and a tenth after a look would be polished again
+    chosen = decided(100, 100, joint=140, start=10.0)
+    assert (marks_of(chosen), chosen.limit) == (str(Fraction(62, 100)), None)
+
+
+def test_without_a_lead_heads_are_polished_in_the_end() -> None:
+    assert marks_of(decided(300, 100, WITHOUT_LEAD, joint=100)) == "2"
+    assert marks_of(decided(100, 100, WITHOUT_LEAD, joint=90)) == str(Fraction(1, 10))
+    assert marks_of(decided(100, 100, WITHOUT_LEAD, joint=96)) == "0"
+
+
+def test_a_frozen_encoder_is_not_fine_tuned() -> None:
     frozen = FitOptions(budget=10.0, freeze="all")
-    assert (decided(100, 10, frozen, joint=40, separate=40).epochs, decided(900, 100, frozen, joint=10).epochs) == (
-        "0",
-        "0",
-    )
+    assert marks_of(decided(900, 100, frozen, joint=10)) == "0"
 
 
 def test_too_little_time_for_all_examples_means_fewer() -> None:

@@ -7,11 +7,11 @@ import pytest
 from scipy import stats
 from sklearn import metrics as reference
 
-from bertvision.ensembling import combine, greedy
+from bertvision.ensembling import combine, greedy, matching, shifted
 from bertvision.metrics.glue import METRICS, decide
 from bertvision.metrics.intervals import compare, measure, resampled, score
 from bertvision.training.judging import LabelJudge, goodness
-from bertvision.training.selection import ensembles
+from bertvision.training.selection import ensembles, preferred
 from bertvision.types import Examples, Windows
 
 RANDOM = np.random.default_rng(0)
@@ -113,6 +113,38 @@ def test_greedy_selection_averages_models_that_err_apart_and_leaves_noise_out() 
     assert len(chosen) >= 2
     assert sum(chosen.values()) == pytest.approx(1)
     assert (decide(combine(outputs, chosen, "mean", "class")) == targets).mean() == 1
+
+
+def test_matching_says_each_class_as_often_as_it_comes() -> None:
+    """Three in four are of class 1, and hard to tell: what is right on average says class 1 of all."""
+    targets = (np.arange(400) % 4 > 0).astype(int)
+    sure = 0.75 + 0.1 * (targets - 0.75) + RANDOM.normal(0, 0.03, 400)
+    plain = np.stack([1 - sure, sure], 1)
+    assert measure(plain, targets, "matthews") == 0
+    matched = shifted(plain, matching(sure, 0.75))
+    assert decide(matched).mean() == pytest.approx(0.75, abs=0.01)
+    assert matched.sum(1) == pytest.approx(np.ones(400))
+    assert measure(matched, targets, "matthews") > 0.7
+    assert (np.argsort(matched[:, 1]) == np.argsort(sure)).all()
+    assert np.array_equal(shifted(plain, 0.0), plain)
+    assert np.isfinite([matching(sure, 0.0), matching(sure, 1.0), matching(np.ones(3), 0.5)]).all()
+
+
+def test_the_ensemble_is_preferred_unless_another_is_clearly_better() -> None:
+    """Of forty models that guess alike, the best on these rows was lucky; one that knows is not."""
+    targets = RANDOM.integers(0, 2, 200)
+    judge = judge_of(targets)
+
+    def guess(right: float) -> np.ndarray:
+        known = np.where(RANDOM.random(200) < right, targets, 1 - targets)
+        return np.eye(2)[known] * 0.2 + 0.4
+
+    outputs = {"encoder": guess(0.6), **{f"head-{i}": guess(0.6) for i in range(39)}}
+    found = ensembles(outputs, judge, "accuracy")
+    outputs |= {name: ensemble.of(outputs, "class") for name, ensemble in found.items()}
+    assert preferred(outputs, judge, "accuracy") == "ensemble-matched"
+    assert preferred(outputs | {"knows": guess(1.0)}, judge, "accuracy") == "knows"
+    assert preferred({"encoder": outputs["encoder"]}, judge, "accuracy") == "encoder"
 
 
 def test_ensembles_take_the_encoder_and_the_best_head() -> None:

@@ -91,7 +91,7 @@ def test_heads_riding_along_do_not_change_the_encoder_by_one_bit(
     columns = {"text": "one", "text_pair": "two"} if pairs else {}
     for heads in ("none", "all"):
         data = pair_table if pairs else table
-        tiny_fit(data, tmp_path / heads, heads=heads, polish=0, marks="1/2,1", **columns)
+        tiny_fit(data, tmp_path / heads, heads=heads, lead="own", polish=0, marks="1/2,1", **columns)
     for mark in ("1-2", "1"):
         without, beside = (
             load_file(tmp_path / heads / "marks" / mark / "encoder" / "model.safetensors") for heads in ("none", "all")

@@ -106,6 +106,7 @@ class Outcome:
     latency: float  # seconds for one example by itself, from text to answer
     needs_encoder: bool = False  # is the unchanged encoder needed besides what is kept?
     note: str = ""  # what was chosen on held-out rows
+    call: float | None = None  # seconds of `fit` by itself, dev answers included: what --budget promises
 
 
 @dataclass

@@ -19,7 +19,7 @@ def run(job: Job, settings: dict[str, Any]) -> list[Outcome]:
     model.merge_and_unload().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     made = fitted(job, settings["name"], {"epochs": "0"}, backbone=str(folder), before=tuned.training)
-    return [replace(outcome, parameters=outcome.parameters + tuned.parameters) for outcome in made]
+    return [replace(made, parameters=made.parameters + tuned.parameters)]
 
 
 def seconds(task: Task) -> float:

@@ -64,6 +64,7 @@ def markdown(rows: list[Row]) -> str:
         ["# Rivals", "", *introduction(rows)],
         ["## Average rank", "", *rank_table({n: of for n, of in tasks.items() if TASKS[n].kind != "span"}, groups)],
         ["## Seconds until the score of three epochs of full fine-tuning", "", *reach_table(tasks, groups)],
+        ["## Budgets", "", *budget_table(rows)],
         ["## Where we lose", "", WORDS.read_text(encoding="utf-8").strip(), "", *loss_list(tasks)],
         *(["## " + title(task, of), "", *task_table(of)] for task, of in tasks.items()),
         ["## Contestants", "", *(f"- `{name}`: {contestants[name].about}." for name in contestants)],
@@ -166,6 +167,23 @@ def reach_table(tasks: dict[str, list[Point]], groups: list[str]) -> list[str]:
         " scores with its 95% interval.",
         "",
         *table(["task", "three epochs", "s", *groups], lines),
+    ]
+
+
+def budget_table(rows: list[Row]) -> list[str]:
+    """How near `fit --budget` came to what it was given."""
+    lines = []
+    for row in sorted(rows, key=lambda row: list(TASKS).index(row["task"])):
+        _, _, minutes = row["variant"].partition("budget-")
+        if minutes:
+            given, spent = 60 * float(minutes), row["call"]
+            cells = [row["task"], minutes, str(row["seed"]), f"{spent:.0f}", f"{spent / given:.2f}", row["note"]]
+            lines.append(cells)
+    return [
+        "Seconds of `fit --budget MINUTES` by itself, from call to finished run, dev answers included. Below 1: three"
+        " epochs were enough, or the next step would have been too long.",
+        "",
+        *table(["task", "minutes", "seed", "s", "share", "what it did"], lines),
     ]
 
 

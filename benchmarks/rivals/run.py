@@ -312,7 +312,7 @@ def scored(job: Job, outcome: Outcome) -> dict[str, Any]:
         "ready": round(outcome.ready, 2),
         "latency": round(outcome.latency, 5),
     }
-    return row | {name: getattr(outcome, name) for name in ("parameters", "disk", "needs_encoder", "note")}
+    return row | {name: getattr(outcome, name) for name in ("parameters", "disk", "needs_encoder", "note", "call")}
 
 
 if __name__ == "__main__":

@@ -20,6 +20,21 @@ def combine(outputs: Outputs, weights: dict[str, float], rule: str, kind: str) -
     return np.tensordot(shares, members, 1)
 
 
+def shifted(values: np.ndarray, shift: float) -> np.ndarray:
+    """Probabilities of two classes with `shift` added to the log odds of the second."""
+    if not shift:
+        return values
+    weighed = values * [1.0, np.exp(shift)]
+    return weighed / weighed.sum(1, keepdims=True)
+
+
+def matching(probabilities: np.ndarray, share: float) -> float:
+    """The shift with which the second class is said as often as its share: where classes are hard to tell apart,
+    probabilities that are right on average all lie on the side of the frequent one."""
+    middle = float(np.clip(np.quantile(probabilities, 1 - share), 1e-6, 1 - 1e-6))
+    return float(np.log1p(-middle) - np.log(middle))
+
+
 def greedy(outputs: Outputs, goodness: Callable[[np.ndarray], float]) -> dict[str, float]:
     """Forward selection with replacement (Caruana et al. 2004): member -> weight.
 

@@ -56,6 +56,10 @@ class FitOptions:
     polish: int | None = option(
         None, "Epochs of head training on a clean pass at each mark; 0 switches polishing off. Default: 8, for spans 2."
     )
+    polish_until: str | None = option(
+        None,
+        "Polish at marks up to this many epochs; after them, heads that rode along are as good, and a pass is saved. Default: 3/10 where there is a --lead and --polish is left open, else all marks.",
+    )
     polish_from: str = option(
         "scratch", "Start of polished heads: `scratch`, or `ridden`: where they are at that mark."
     )
@@ -100,9 +104,13 @@ class FitOptions:
     decoding: str = option(
         "span", "Task `squad2`: `span`: the best start and end together; `argmax`: each by itself, as the paper did."
     )
+    lead: str | None = option(
+        None,
+        "Head whose loss fine-tunes the encoder beside that of its own output layer, from its solution in closed form on; `own`: the output layer alone. Default: closed-form, but `own` for `squad2` and without heads.",
+    )
     freeze: str | None = option(
         None,
-        "Leave part of the encoder as it is: `embeddings`, a number N (embeddings and the first N layers), or `all`.",
+        "Leave part of the encoder as it is: `none`, `embeddings`, a number N (embeddings and the first N layers), or `all`. Default: embeddings with a --lead, else none.",
     )
     schedule: str = option("linear", "Learning rate after warm-up: `linear` decay to zero, or `constant`.")
     warmup: float = option(0.1, "Share of all steps over which the learning rate rises from zero.")
@@ -137,8 +145,10 @@ class FitOptions:
             raise UserError(f"--null-share {self.null_share} is a share of all questions: above 0 and below 1.")
         if not 0 <= self.warmup < 1:
             raise UserError(f"--warmup {self.warmup} is a share of all steps: at least 0 and below 1.")
-        if self.freeze is not None and self.freeze not in ("embeddings", "all") and not self.freeze.isdigit():
-            raise UserError(f"--freeze '{self.freeze}' is none of: embeddings, a number of layers, all.")
+        if self.freeze is not None and self.freeze not in ("none", "embeddings", "all") and not self.freeze.isdigit():
+            raise UserError(f"--freeze '{self.freeze}' is none of: none, embeddings, a number of layers, all.")
+        if self.polish_until is not None:
+            fraction("--polish-until", self.polish_until)
         self.fractions()
 
     def fractions(self) -> list[Fraction]:

@@ -144,9 +144,9 @@ class Encoder(nn.Module):
         return Batch(inputs, parts["attention_mask"], parts["segments"])
 
     def freeze(self, what: str | None) -> None:
-        """Leave `embeddings`, the embeddings and the first N layers, or `all` (but the output layer) as they are."""
+        """Leave `none`, `embeddings`, these and the first N layers, or `all` (but the output layer) as they are."""
         base = self.model.base_model
-        if what is None:
+        if what in (None, "none"):
             return
         frozen: list[nn.Module] = [base.embeddings]
         if what == "all":

@@ -15,6 +15,12 @@ from bertvision.training.heads import predict, sequences_of
 from bertvision.types import Windows
 
 
+def attached(batch: Batch, layers: tuple[Tensor, ...], pooled: Tensor | None, shape: Shape) -> HiddenStates:
+    """Pooled views of one forward pass, through which gradients reach the encoder."""
+    views = pool(layers, pooling_weights(batch.mask, batch.segments, shape.pairs)).float()
+    return HiddenStates(views, views_of(shape.pairs), pooled)
+
+
 def read(
     batch: Batch, layers: tuple[Tensor, ...], pooled: Tensor | None, shape: Shape, sequences: tuple[int, ...] = ()
 ) -> HiddenStates:

@@ -14,19 +14,19 @@ from accelerate import Accelerator
 
 from bertvision.errors import UserError
 from bertvision.options import FitOptions
-from bertvision.training import marks
+from bertvision.training import lead, marks
 from bertvision.training.batches import bucketed
-from bertvision.training.heads import HeadTrainer, build
-from bertvision.training.loop import Loop
+from bertvision.training.heads import build
+from bertvision.training.loop import loop_of
 from bertvision.training.planner import measure, work_of
-from bertvision.training.setting import HELD_OUT, Setting, prepare
+from bertvision.training.setting import HELD_OUT, OWN, Setting, prepare
 
 RESERVE = 0.06  # of the budget, for scoring, saving, and what was reckoned too low
 MOST, LEAST = Fraction(3), Fraction(1, 20)  # epochs: more brings little, less is noise (docs/results.md)
-WORTH = 0.5  # epochs for which it pays to read pairs in one way only
-FROZEN_SHARE = 0.2  # of the budget that a look at the encoder as it is may take
+WORTH = Fraction(1, 2)  # epochs for which heads on the encoder as it is are given up
+LOOK = 0.55  # of the rest that heads on the encoder as it is may take before fine-tuning
 FEWEST = 0.05  # of the examples: on less, heads learn too little to be worth the wait
-DECIDED = ("epochs", "marks", "pairs", "limit")  # what follows from the budget
+DECIDED = ("epochs", "marks", "limit")  # what follows from the budget
 TRIALS = 8  # steps that are measured, after one that is not
 
 
@@ -42,7 +42,7 @@ class Mark(NamedTuple):
 
 
 def within(setting: Setting, started: float) -> Setting:
-    """The setting with the epochs, marks, reading of pairs and number of examples that the budget allows."""
+    """The setting with the epochs, marks and number of examples that the budget allows."""
     options = setting.options
     assert options.budget is not None
     if (options.epochs, options.marks) != (FitOptions.epochs, None):
@@ -51,13 +51,15 @@ def within(setting: Setting, started: float) -> Setting:
     epoch, mark = epoch_seconds(setting), mark_seconds(setting)
     rest = 60 * options.budget * (1 - RESERVE) - (time.perf_counter() - started)
     rows = sum(len(setting.encoded[split]) for split in ("train", HELD_OUT))
-    chosen = recipe(options, rest, epoch, mark, rows)
+    # The lead needs the joint states of some examples, no more than those that heads are polished on.
+    joint = mark.get("joint", Mark.total(mark.values()))
+    start = 0.0 if options.lead == OWN else joint.train * min(1, lead.MOST / rows)
+    chosen = recipe(options, rest, epoch, mark, rows, start)
     if chosen.limit != options.limit:  # which is prepared once more
-        chosen = recipe(options, rest - preparing, epoch, mark, rows)
+        chosen = recipe(options, rest - preparing, epoch, mark, rows, start)
     setting.progress.say(
         f"budget {options.budget:g} min: an epoch of fine-tuning takes {epoch:.0f} s, heads at a mark"
         f" {sum(Mark.total(mark.values())):.0f} s; so {chosen.epochs} epochs, marks at {chosen.marks}"
-        + (f", pairs read {chosen.pairs}" if chosen.pairs != options.pairs else "")
         + (f", {chosen.limit:,} of {rows:,} examples" if chosen.limit != options.limit else "")
     )
     if chosen.limit != options.limit:
@@ -65,41 +67,41 @@ def within(setting: Setting, started: float) -> Setting:
     return replace(setting, options=chosen)
 
 
-def recipe(options: FitOptions, rest: float, epoch: float, mark: dict[str, Mark], rows: int) -> FitOptions:
-    """As much fine-tuning as `rest` seconds allow beside one mark, which takes so long per way to read pairs; a look at
-    the encoder as it is where that is cheap; pairs read in one way where that leaves enough to fine-tune; fewer of the
-    `rows` examples where even the encoder as it is cannot read all of them."""
-    budget = options.budget
+def recipe(
+    options: FitOptions, rest: float, epoch: float, mark: dict[str, Mark], rows: int, start: float = 0.0
+) -> FitOptions:
+    """A look at the encoder as it is, if it leaves about half of the `rest` seconds to fine-tune; else as much
+    fine-tuning as fits without it, if that is worth it; else heads on the encoder as it is, on fewer of the `rows`
+    examples where not all can be read. `mark`: seconds of a mark, by the way to read pairs; `start`: of the lead's
+    start, which a look gives along."""
+    budget, until = options.budget, options.polish_until
     assert budget is not None
-    tunable = options.freeze != "all"
     ways = Mark.total(mark.values())
-    if len(mark) > 1 and tunable and rest - sum(mark["joint"]) >= WORTH * epoch > rest - sum(ways):
-        options, ways = replace(options, pairs="joint"), mark["joint"]
     whole = sum(ways)
-    if whole > rest:
-        part = (rest - ways.asked) / ways.train
-        if part < FEWEST:
-            needed = 60 * budget + FEWEST * ways.train + ways.asked - rest
-            raise UserError(
-                f"--budget {budget:g}: even with few examples this takes about {needed / 60:.1f} minutes here."
-                " Allow more, or --dev-limit the examples that are scored."
-            )
-        return replace(options, epochs="0", marks="0", limit=int(part * rows))
-    marks_ = ["0"] if whole < FROZEN_SHARE * rest else []
-    left = rest - whole * (1 + len(marks_))
-    share = min(MOST, Fraction(int(100 * left / epoch), 100)) if tunable else Fraction(0)
-    if share < LEAST:
+    look = until is not None and whole <= LOOK * rest
+    last = whole if until is None else mark.get("joint", ways).asked  # with a lead, nothing is polished at the end
+    left = rest - last - (whole if look else start)
+    share = min(MOST, Fraction(int(100 * left / epoch), 100))
+    least = LEAST if until is None else Fraction(until) if look else WORTH
+    if options.freeze != "all" and share > least:
+        return replace(options, epochs=str(share), marks=f"0,{share}" if look else str(share))
+    if whole <= rest:
         return replace(options, epochs="0", marks="0")
-    return replace(options, epochs=str(share), marks=",".join([*marks_, str(share)]))
+    part = (rest - ways.asked) / ways.train
+    if part < FEWEST:
+        needed = 60 * budget + FEWEST * ways.train + ways.asked - rest
+        raise UserError(
+            f"--budget {budget:g}: even with few examples this takes about {needed / 60:.1f} minutes here."
+            " Allow more, or --dev-limit the examples that are scored."
+        )
+    return replace(options, epochs="0", marks="0", limit=int(part * rows))
 
 
 def epoch_seconds(setting: Setting) -> float:
     """From a few steps of a copy: so much for each step, and so much for each token in it, padding included."""
     copy, options = replace(setting, encoder=deepcopy(setting.encoder)), setting.options
     heads = build(setting.names, setting.shape, options.seed, copy.encoder.device, copy.encoder.top)
-    riding = {name: head for name, head in heads.items() if head.trained}
-    riders = HeadTrainer(riding, setting.dataset.kind, lr=options.head_lr, seed=options.seed)
-    loop = Loop(copy, riders, Accelerator(cpu=copy.encoder.device.type == "cpu", mixed_precision="no"))
+    loop = loop_of(copy, heads, Accelerator(cpu=copy.encoder.device.type == "cpu", mixed_precision="no"))
     lengths, size = loop.windows.lengths, options.accumulate
     batches = bucketed(lengths, options.batch_size, options.seed, 0)
     sizes = np.array([len(rows) * int(lengths[rows].max()) for rows in batches])
@@ -129,5 +131,6 @@ def mark_seconds(setting: Setting) -> dict[str, Mark]:
         asked = sum(len(setting.encoded[split].together.tokens) for split in setting.evaluated)
         forward = work.flops() / rates.flops
         polish = work.epochs * work.windows / rates.heads if heads else 0.0
+        polish += rates.solve + work.solve_flops() / rates.flops
         found[way] = Mark(forward + polish, forward * asked / len(setting.encoded["train"].together.tokens))
     return found

@@ -20,11 +20,11 @@ from bertvision.errors import Interrupted, UserError
 from bertvision.options import FitOptions, differences
 from bertvision.progress import Progress
 from bertvision.runs import Run
-from bertvision.training import budget, card, marks, provenance
+from bertvision.training import budget, card, lead, marks, provenance
 from bertvision.training.checkpoints import load_state, save_mark, save_state
-from bertvision.training.heads import HeadTrainer, build
+from bertvision.training.heads import build
 from bertvision.training.interrupts import Interrupts
-from bertvision.training.loop import Loop
+from bertvision.training.loop import loop_of
 from bertvision.training.setting import HELD_OUT, Setting, prepare
 
 SAVE_EVERY = 120.0  # seconds between states: what a crash costs at most
@@ -73,10 +73,10 @@ class Fitting:
         setting.encoder.to(accelerator.device)
         options = setting.options
         heads = build(setting.names, setting.shape, options.seed, accelerator.device, setting.encoder.top)
-        riding = {name: head for name, head in heads.items() if head.trained}
-        riders = HeadTrainer(riding, setting.dataset.kind, lr=options.head_lr, seed=options.seed)
-        self.loop = Loop(setting, riders, accelerator)
+        self.loop = loop_of(setting, heads, accelerator)
         self.total = self.loop.step_of(Fraction(options.epochs))
+        if self.loop.lead is not None:
+            heads[self.loop.name] = self.loop.lead
         self.info = provenance.describe(setting, heads)
 
     def open(self, run: Run, resume: bool) -> None:
@@ -104,6 +104,11 @@ class Fitting:
         until, log, saved = self.loop.step_of(mark), [], time.perf_counter()
         if self.loop.step >= until:
             return
+        if self.loop.lead is not None and not self.loop.led:
+            began = time.perf_counter()
+            with self._guarded(interrupts, "before fine-tuning"):
+                lead.start(self.loop.lead, self.setting)
+            self.loop.led, self.loop.seconds["start"] = True, time.perf_counter() - began
         with self.setting.progress.bar(f"fine-tune to {mark}", until, self.loop.step) as bar:
 
             def after_step(loss: float) -> None:
@@ -127,19 +132,24 @@ class Fitting:
         """Score every model at a mark; keep its checkpoint and its predictions."""
         if any(entry["epoch"] == str(mark) for entry in self.marks):
             return
+        with self._guarded(interrupts, f"while evaluating at {mark}"):
+            self._evaluate(str(mark))
+
+    @contextmanager
+    def _guarded(self, interrupts: Interrupts, when: str) -> Iterator[None]:
+        """Inside, Ctrl-C is looked for whenever a progress bar moves."""
         self.setting.progress.guard = interrupts.check
         try:
             interrupts.check()
-            self._evaluate(str(mark))
+            yield
         except KeyboardInterrupt:
-            raise Interrupted(f"Interrupted while evaluating at {mark}. {self._resume_hint()}") from None
+            raise Interrupted(f"Interrupted {when}. {self._resume_hint()}") from None
         finally:
             self.setting.progress.guard = lambda: None
 
     def _evaluate(self, mark: str) -> None:
         setting = self.setting
-        ridden = self.loop.riders.heads if self.loop.step else {}  # before the first step they know nothing
-        made = marks.report(setting, ridden, mark, self.run.path / "states")
+        made = marks.report(setting, self.loop.ridden, mark, self.run.path / "states")
         fine_tuning = {f"fine_tune_{part}": seconds for part, seconds in self.loop.seconds.items()}
         entry: dict[str, Any] = {
             "epoch": mark,
@@ -151,6 +161,10 @@ class Fitting:
         save_mark(self.run, mark, setting.encoder, made.heads, made.pairs, made.ensembles)
         write_predictions(self.run.predictions_file(mark), setting, made)
         entry["seconds"] = self._elapsed()
+        if self.loop.lead is not None and not self.loop.led and self.loop.name in made.joint:
+            self.loop.lead.load_state_dict(made.joint[self.loop.name].state_dict())  # found along with the others
+            self.loop.led = True
+            self._save([])
         self.marks.append(entry)
         runs.write_json(self.run.path / "scores.json", self._scores())
         encoder, selected = (self._held_out(entry, name) for name in ("encoder", entry["selected"]))

@@ -10,31 +10,39 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from bertvision.heads.base import Head
 from bertvision.kinds import confined
-from bertvision.training.answering import read
+from bertvision.training.answering import attached, read
 from bertvision.training.batches import bucketed
 from bertvision.training.heads import HeadTrainer
+from bertvision.training.lead import lead_of
 from bertvision.training.setting import Setting
 
 WEIGHT_DECAY = 0.01
 
 
 class Loop:
-    """Encoder, optimiser, riding heads and position; `advance` runs to a step, `tensors`/`restore` keep it."""
+    """Encoder, optimiser, lead, riding heads and position; `advance` runs to a step, `tensors`/`restore` keep it."""
 
-    def __init__(self, setting: Setting, riders: HeadTrainer, accelerator: Accelerator) -> None:
+    def __init__(
+        self, setting: Setting, riders: HeadTrainer, accelerator: Accelerator, lead: Head | None = None
+    ) -> None:
         self.encoder, self.options, self.shape = setting.encoder, setting.options, setting.shape
         self.windows, self.targets = setting.encoded["train"].together, setting.train_targets()
         self.ranks = setting.train_ranks()
-        self.riders, self.accelerator = riders, accelerator
+        self.riders, self.accelerator, self.lead = riders, accelerator, lead
         self.losses = setting.kind.losses
         assert self.options.lr is not None  # the setting has decided
-        self.lr = self.options.lr
+        assert self.options.lead is not None
+        self.lr, self.name = self.options.lr, self.options.lead
         self.step = 0
-        self.seconds = {"encoder": 0.0, "heads": 0.0, "loop": 0.0}
+        self.led = False  # has the lead its start?
+        self.seconds = {"encoder": 0.0, "heads": 0.0, "loop": 0.0, "start": 0.0}
         trained = [p for p in self.encoder.parameters() if p.requires_grad]
         matrices, vectors = [p for p in trained if p.ndim > 1], [p for p in trained if p.ndim < 2]
         groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
+        if lead is not None:
+            groups.append({"params": list(lead.parameters()), "weight_decay": 0.0})  # it was regularised when solved
         self.optimizer = torch.optim.AdamW(groups, lr=self.lr, fused=True)
         self.parameters = trained
         # Dropout's stream: reset here, so that a run depends on its seed and not on what ran before it.
@@ -55,9 +63,18 @@ class Loop:
             return (step + 1) / (warm + 1)
         return 1.0 if self.options.schedule == "constant" else max(0.0, (total - step) / max(1, total - warm))
 
+    @property
+    def ridden(self) -> dict[str, Head]:
+        """Heads that were trained along the way; before the first step they know nothing."""
+        if not self.step:
+            return {}
+        return self.riders.heads | ({} if self.lead is None else {self.name: self.lead})
+
     def advance(self, until: int, total: int, after_step: Callable[[float], None]) -> None:
         """Train up to optimiser step `until` of `total`; `after_step` gets each step's loss and may interrupt."""
         self.encoder.train()
+        if self.lead is not None:
+            self.lead.train()
         while self.step < until:
             epoch, within = divmod(self.step, self.steps_per_epoch)
             batches = bucketed(self.windows.lengths, self.options.batch_size, self.options.seed, epoch)
@@ -80,7 +97,10 @@ class Loop:
             logits, layers, pooled = self.encoder(batch.inputs)
             share = len(rows) / examples
             logits = confined(logits.float(), batch.places if self.shape.span else None)
-            loss = self.losses(logits, targets).mean() * share
+            losses = self.losses(logits, targets)
+            if self.lead is not None:
+                losses = losses + self.losses(self.lead(attached(batch, layers, pooled, self.shape)), targets)
+            loss = losses.mean() * share
             self.accelerator.backward(loss)
             self.seconds["encoder"] += time.perf_counter() - started
             total += float(loss.detach())
@@ -108,6 +128,8 @@ class Loop:
         state = {f"encoder.{name}": value for name, value in self.encoder.model.state_dict().items()}
         for name, head in self.riders.heads.items():
             state |= {f"head/{name}/{key}": value for key, value in head.state_dict().items()}
+        if self.lead is not None:
+            state |= {f"lead/{key}": value for key, value in self.lead.state_dict().items()}
         for label, optimizer in (("encoder", self.optimizer), ("heads", self.riders.optimizer)):
             if optimizer is not None:
                 for index, moments in optimizer.state_dict()["state"].items():
@@ -127,6 +149,9 @@ class Loop:
         self.encoder.model.load_state_dict(part("encoder."))
         for name, head in self.riders.heads.items():
             head.load_state_dict(part(f"head/{name}/"))
+        if self.lead is not None:
+            self.lead.load_state_dict(part("lead/"))
+            self.led = True
         for label, optimizer in (("encoder", self.optimizer), ("heads", self.riders.optimizer)):
             if optimizer is not None:
                 moments: dict[int, dict[str, Tensor]] = {}
@@ -141,3 +166,11 @@ class Loop:
         if "random.device" in state:
             torch.cuda.set_rng_state(state["random.device"])
         self.step = step
+
+
+def loop_of(setting: Setting, heads: dict[str, Head], accelerator: Accelerator) -> Loop:
+    """With the lead that the options name, and all other heads that learn by gradients riding along."""
+    lead, options = lead_of(setting), setting.options
+    riding = {name: head for name, head in heads.items() if head.trained and name not in lead}
+    riders = HeadTrainer(riding, setting.dataset.kind, lr=options.head_lr, seed=options.seed)
+    return Loop(setting, riders, accelerator, next(iter(lead.values()), None))

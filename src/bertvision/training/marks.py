@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from bertvision.training.checkpoints import POLISHED
 from bertvision.training.heads import build
 from bertvision.training.judging import Predictions, goodness, scores
 from bertvision.training.polish import polish
-from bertvision.training.selection import Ensemble, best, ensembles
+from bertvision.training.selection import Ensemble, best, ensembles, preferred
 from bertvision.training.setting import HELD_OUT, Setting
 from bertvision.training.supply import supplied
 
@@ -26,6 +27,7 @@ class Report:
     outputs: dict[str, Outputs]  # split -> model -> (W, C)
     heads: dict[str, Head] = field(default_factory=dict)
     pairs: dict[str, str] = field(default_factory=dict)  # head -> reads pairs joint or separate
+    joint: dict[str, Head] = field(default_factory=dict)  # polished, reading pairs joint, whether or not that is better
     ensembles: dict[str, Ensemble] = field(default_factory=dict)
     thresholds: dict[str, float | None] = field(default_factory=dict)  # model -> null threshold, for spans
     predictions: dict[str, dict[str, Predictions]] = field(default_factory=dict)  # split -> model -> per example
@@ -38,7 +40,7 @@ def report(setting: Setting, ridden: dict[str, Head], mark: str, folder: Path) -
     """Let encoder, ridden heads, newly polished heads and ensembles answer all evaluated splits. States that are kept
     on disk meanwhile lie in `folder`."""
     made = Report({split: {} for split in setting.evaluated})
-    ways = ways_of(setting)
+    ways = ways_of(setting, Fraction(mark))
     for way in dict.fromkeys(["joint", *ways]):
         heads = dict(ridden) if way == "joint" else {}
         if way in ways:
@@ -65,7 +67,7 @@ def entry(setting: Setting, made: Report) -> dict[str, Any]:
     """The mark's part of scores.json: choices on held-out data, and scores of every model on every split."""
     answers, judge = made.outputs[HELD_OUT], setting.judges[HELD_OUT]
     heads = {name: values for name, values in answers.items() if name in made.heads}
-    selected = best(answers, judge, setting.metric)
+    selected = preferred(answers, judge, setting.metric)
     chosen: dict[str, Any] = {
         "selected": selected,
         "goodness": goodness(judge, answers[selected], setting.metric)[0],
@@ -73,7 +75,9 @@ def entry(setting: Setting, made: Report) -> dict[str, Any]:
         "pairs": made.pairs,
         "modes": made.modes,
     }
-    profiles = {name: head.profile for name, head in made.heads.items() if isinstance(head, ClosedForm)}
+    # That of a lead is of the encoder before it was fine-tuned.
+    solved = {name: head for name, head in made.heads.items() if name.endswith(POLISHED)}
+    profiles = {name: head.profile for name, head in solved.items() if isinstance(head, ClosedForm)}
     # Of states that are not normalised, weights say nothing: a large layer needs but a small one.
     weights = {
         name: head.body.weights.detach().softmax(0)
@@ -91,9 +95,10 @@ def entry(setting: Setting, made: Report) -> dict[str, Any]:
     return chosen
 
 
-def ways_of(setting: Setting) -> list[str]:
-    """How pairs are read by the heads that are polished."""
-    if not setting.names or not setting.options.polish:
+def ways_of(setting: Setting, mark: Fraction = Fraction(0)) -> list[str]:
+    """How pairs are read at a mark by the heads that are polished there, if any."""
+    until = setting.options.polish_until
+    if not setting.names or not setting.options.polish or (until is not None and mark > Fraction(until)):
         return []
     if setting.encoded["train"].alone is None:
         return ["joint"]
@@ -135,6 +140,8 @@ def _polish(
                 tick=bar.tick,
             )
     made.seconds[f"polish_{way}"] = time.perf_counter() - started
+    if way == "joint":
+        made.joint = supply.heads
     return {name + POLISHED: head for name, head in supply.heads.items()}
 
 

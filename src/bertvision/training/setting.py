@@ -28,6 +28,8 @@ from bertvision.types import Dataset, Examples
 HELD_OUT = "held_out"
 MAX_LENGTH, WINDOW = 256, 386  # tokens of a text, and of a window on a context
 POLISH, SPAN_POLISH = 8, 2  # epochs; of spans every token is an example
+OWN = "own"  # the encoder's output layer, where a head might lead
+POLISH_UNTIL = "3/10"  # epochs of fine-tuning through a lead
 NARROW, NARROW_LR, WIDE_LR = 512, 1e-4, 3e-5  # small encoders want larger steps (held-out trials: docs/results.md)
 
 
@@ -97,8 +99,8 @@ def prepare(options: FitOptions, progress: Progress, encoder: Encoder | None = N
         span,
     )
     names = expand(options.heads, shape)
+    options = with_defaults(options, encoder, dataset, names)
     encoder.freeze(options.freeze)
-    options = with_defaults(options, encoder, dataset)
     sizes = ", ".join(f"{len(part)} {name.replace('_', '-')}" for name, part in parts.items())
     for note in (*dataset.notes, f"{dataset.task}: {sizes}; {len(names)} heads"):
         progress.say(note)
@@ -116,12 +118,17 @@ def prepare(options: FitOptions, progress: Progress, encoder: Encoder | None = N
     return Setting(options, progress, dataset, parts, encoded, encoder, shape, scale, names, judges)
 
 
-def with_defaults(options: FitOptions, encoder: Encoder, dataset: Dataset) -> FitOptions:
-    """Options that were left open, as the encoder and the task ask for."""
+def with_defaults(options: FitOptions, encoder: Encoder, dataset: Dataset, names: list[str]) -> FitOptions:
+    """Options that were left open, as the encoder, the task and the heads ask for."""
     windowed = dataset.train.questions is not None
+    led = names and dataset.kind != "span" and options.freeze != "all"
+    lead = options.lead or ("closed-form" if led else OWN)
     chosen: dict[str, Any] = {
+        "lead": lead,
+        "freeze": "none" if lead == OWN else "embeddings",
         "lr": NARROW_LR if encoder.features < NARROW else WIDE_LR,
         "max_length": WINDOW if windowed else MAX_LENGTH,
+        "polish_until": POLISH_UNTIL if lead != OWN and options.polish is None else None,
         "polish": SPAN_POLISH if dataset.kind == "span" else POLISH,
     }
     return replace(options, **{name: value for name, value in chosen.items() if getattr(options, name) is None})

@@ -1,0 +1,140 @@
+"""The lead: a head through which the encoder is fine-tuned, from its solution in closed form on."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import Command
+from safetensors.torch import load_file
+
+import bertvision
+from bertvision.options import FitOptions
+from bertvision.progress import Progress
+from bertvision.runs import Run
+from bertvision.training import lead
+from bertvision.training.heads import build, predict
+from bertvision.training.lead import lead_of, start
+from bertvision.training.setting import Setting, prepare
+from bertvision.training.supply import supplied
+
+
+def tiny_fit(table: Path, out: Path, **options: object) -> Run:
+    settings = {"backbone": "tiny", "train": table, "polish": 1, "heads": "last-layer", "out": out} | options
+    return bertvision.fit("table", quiet=True, **settings)
+
+
+def ready(table: Path, **options: object) -> Setting:
+    given = {"task": "table", "train": str(table), "backbone": "tiny"} | options
+    return prepare(FitOptions(**given), Progress(quiet=True))
+
+
+def dev_texts(table: Path) -> list[str]:
+    return ready(table).parts["dev"].texts
+
+
+def weights(run: Run, mark: str = "1") -> dict[str, torch.Tensor]:
+    return load_file(run.mark_folder(mark) / "encoder" / "model.safetensors")
+
+
+def test_it_starts_where_closed_form_puts_it(table: Path, tmp_path: Path) -> None:
+    setting = ready(table)
+    found = lead_of(setting)
+    start(found["closed-form"], setting)
+    solved = build(["closed-form"], setting.shape, 0)
+    with supplied(setting, "joint", solved, "0", tmp_path) as supply:
+        states = supply.source.states
+        solved["closed-form"].solve(lambda: [(states, setting.train_targets())], "class")
+    torch.testing.assert_close(predict(found, states), predict(solved, states), atol=1e-3, rtol=1e-3)
+
+
+def test_a_sample_of_the_windows_is_enough(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = ready(table)
+    monkeypatch.setattr(lead, "MOST", 40)
+    seen: list[int] = []
+    found = lead_of(setting)["closed-form"]
+    monkeypatch.setattr(found, "solve", lambda batches, kind: seen.extend(len(targets) for _, targets in batches()))
+    start(found, setting)
+    assert sum(seen) == 40
+
+
+def test_gradients_reach_every_layer_but_the_embeddings_at_once(table: Path, tmp_path: Path) -> None:
+    """The output layer alone is new: with it the pooler's input decides; the lead reads all layers."""
+    run = tiny_fit(table, tmp_path / "run", marks="0,1")
+    before, after = weights(run, "0"), weights(run)
+    same = {key for key in before if torch.equal(before[key], after[key])}
+    assert same == {key for key in before if ".embeddings." in key}
+    assert run.info["options"] | {"lead": "closed-form", "freeze": "embeddings"} == run.info["options"]
+
+
+def test_it_answers_at_every_mark_after_the_first_step_and_is_kept(table: Path, tmp_path: Path) -> None:
+    run = tiny_fit(table, tmp_path / "run", marks="0,1")
+    first, last = run.scores["marks"]
+    assert "closed-form" not in first["dev"]
+    kept = run.predictions("1")["dev"]["outputs"]["closed-form"]
+    loaded = bertvision.load(f"{run.path}@1", "closed-form")
+    found = [[said["probabilities"][label] for label in ("neg", "pos")] for said in loaded.predict(dev_texts(table))]
+    np.testing.assert_allclose(found, kept, atol=1e-5)
+    assert "closed-form" in last["dev"]
+    assert run.info["parameters"]["closed-form"] > 0
+
+
+def test_the_first_mark_gives_the_start_along(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where heads are polished at 0 and the lead is among them, nothing is read twice."""
+    calls = []
+    monkeypatch.setattr(lead, "start", lambda *given: calls.append(given))
+    tiny_fit(table, tmp_path / "with", heads="last-layer,closed-form", marks="0,1")
+    assert not calls
+    tiny_fit(table, tmp_path / "without", marks="0,1")
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("heads", ["last-layer", "last-layer,closed-form"])
+def test_resumed_is_as_if_never_interrupted(
+    heads: str, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bertvision.training import fit, marks
+
+    whole = tiny_fit(table, tmp_path / "whole", heads=heads, marks="0,1/2,1")
+    report = marks.report
+
+    def crash(*given: object, **named: object) -> object:
+        if given[2] == "1/2":
+            raise RuntimeError("power cut")
+        return report(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fit.marks, "report", crash)
+    with pytest.raises(RuntimeError):
+        tiny_fit(table, tmp_path / "cut", heads=heads, marks="0,1/2,1")
+    monkeypatch.setattr(fit.marks, "report", report)
+    resumed = tiny_fit(table, tmp_path / "cut", heads=heads, marks="0,1/2,1", resume=True)
+    one, other = weights(whole), weights(resumed)
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_own_is_the_output_layer_alone(table: Path, tmp_path: Path) -> None:
+    """As without heads, where there is no lead: bit by bit."""
+    alone = weights(tiny_fit(table, tmp_path / "none", heads="none", marks="1"))
+    own = weights(tiny_fit(table, tmp_path / "own", lead="own", marks="1"))
+    assert all(torch.equal(alone[key], own[key]) for key in alone)
+
+
+def test_spans_and_frozen_encoders_have_none(table: Path) -> None:
+    assert ready(table, freeze="all").options.lead == "own"
+    assert not lead_of(ready(table, epochs="0"))
+    assert ready(table, heads="none").options.freeze == "none"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [("adapter-64", "no closed form"), ("closed-from", "closed-form"), ("closed-form,adapter-64", "no closed form")],
+)
+def test_bad_leads_are_refused_before_anything_is_written(
+    given: str, said: str, table: Path, tmp_path: Path, command: Command
+) -> None:
+    code, _, err = command(
+        "fit", "table", "--train", table, "--backbone", "tiny", "--lead", given, "--out", tmp_path / "run"
+    )
+    assert code == 1
+    assert said in err
+    assert not list(tmp_path.glob("run*"))
