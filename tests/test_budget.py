@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,13 +17,13 @@ from bertvision.runs import Run
 from bertvision.training import budget
 from bertvision.training.budget import Mark, recipe
 
-ASKED = FitOptions(budget=10.0, polish_until="3/10")  # as with a lead
-WITHOUT_LEAD = FitOptions(budget=10.0)
+ASKED = FitOptions(budget=10.0, lead="closed-form", polish_until="3/10")
+WITHOUT_LEAD = FitOptions(budget=10.0, lead="own")
 
 
 def decided(rest: float, epoch: float, options: FitOptions = ASKED, start: float = 0.0, **mark: float) -> FitOptions:
     """`mark`: seconds of a mark by way to read pairs, of which a fifth are for answers."""
-    return recipe(options, rest, epoch, {way: Mark(0.8 * s, 0.2 * s) for way, s in mark.items()}, 1000, start)
+    return recipe(options, rest, epoch, {way: Mark(0.5 * s, 0.3 * s, 0.2 * s) for way, s in mark.items()}, 1000, start)
 
 
 def marks_of(chosen: FitOptions) -> str:
@@ -40,9 +41,14 @@ def test_a_look_at_the_encoder_as_it_is_and_then_as_much_fine_tuning_as_fits() -
 def test_where_a_look_takes_too_long_fine_tuning_begins_at_once_if_it_is_worth_it() -> None:
     assert marks_of(decided(100, 100, joint=60, start=10.0)) == str(Fraction(78, 100))
     assert marks_of(decided(100, 200, joint=60, start=10.0)) == "0"  # 0.39 epochs are not
-    assert marks_of(decided(100, 400, joint=40)) == "0"  # and a tenth after a look would be polished again
+    assert marks_of(decided(100, 130, joint=55, start=10.0)) == str(Fraction(60, 100))  # after a look, only 0.26
     chosen = decided(100, 100, joint=140, start=10.0)
     assert (marks_of(chosen), chosen.limit) == (str(Fraction(62, 100)), None)
+
+
+def test_marks_that_are_to_be_polished_take_their_time() -> None:
+    for until in ("3", None):
+        assert marks_of(decided(300, 100, replace(ASKED, polish_until=until), joint=100)) == "0,1"
 
 
 def test_without_a_lead_heads_are_polished_in_the_end() -> None:
@@ -52,7 +58,7 @@ def test_without_a_lead_heads_are_polished_in_the_end() -> None:
 
 
 def test_a_frozen_encoder_is_not_fine_tuned() -> None:
-    frozen = FitOptions(budget=10.0, freeze="all")
+    frozen = FitOptions(budget=10.0, lead="own", freeze="all")
     assert marks_of(decided(900, 100, frozen, joint=10)) == "0"
 
 
@@ -73,7 +79,7 @@ def test_a_run_keeps_its_budget_and_says_what_it_decided(table: Path, tmp_path: 
 
 def test_a_short_budget_takes_fewer_examples(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if reading were slow: half of the time goes to answers, so some of the examples fit."""
-    monkeypatch.setattr(budget, "mark_seconds", lambda setting: {"joint": Mark(60.0, 6.0)})
+    monkeypatch.setattr(budget, "mark_seconds", lambda *given: {"joint": Mark(30.0, 30.0, 6.0)})
     run = bertvision.fit("table", train=table, backbone="tiny", budget=0.5, out=tmp_path / "run", quiet=True)
     options, data = run.info["options"], run.info["data"]
     assert (options["epochs"], options["marks"]) == ("0", "0")

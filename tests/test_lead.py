@@ -1,5 +1,6 @@
 """The lead: a head through which the encoder is fine-tuned, from its solution in closed form on."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from conftest import Command
 from safetensors.torch import load_file
 
 import bertvision
+from bertvision import show
+from bertvision.errors import UserError
 from bertvision.options import FitOptions
 from bertvision.progress import Progress
 from bertvision.runs import Run
@@ -127,7 +130,11 @@ def test_spans_and_frozen_encoders_have_none(table: Path) -> None:
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [("adapter-64", "no closed form"), ("closed-from", "closed-form"), ("closed-form,adapter-64", "no closed form")],
+    [
+        ("adapter-64", "is none of: own, closed-form, closed-form-adapter"),
+        ("closed-form:data=10", "is none of"),
+        ("closed-from", "is none of"),
+    ],
 )
 def test_bad_leads_are_refused_before_anything_is_written(
     given: str, said: str, table: Path, tmp_path: Path, command: Command
@@ -138,3 +145,31 @@ def test_bad_leads_are_refused_before_anything_is_written(
     assert code == 1
     assert said in err
     assert not list(tmp_path.glob("run*"))
+
+
+def test_a_store_still_tells_how_good_each_layer_is_and_a_lead_does_not(table: Path, tmp_path: Path) -> None:
+    """What a lead knows of the layers is of the encoder before it was fine-tuned."""
+    run = tiny_fit(table, tmp_path / "run", heads="last-layer,closed-form", polish=None, marks="0,1")
+    first, last = run.scores["marks"]
+    assert set(first["layer_profiles"]) == {"closed-form+polish"}
+    assert "layer_profiles" not in last
+    bertvision.extract("tiny", "table", out=tmp_path / "store", quiet=True, train=table)
+    stored = bertvision.train(tmp_path / "store", heads="closed-form", out=tmp_path / "stored", quiet=True)
+    assert set(stored.scores["marks"][0]["layer_profiles"]) == {"closed-form"}
+
+
+def test_the_table_of_a_run_shows_heads_of_every_mark(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show.run(tiny_fit(table, tmp_path / "run", polish=None, marks="0,1"))
+    assert "last-layer+polish" in capsys.readouterr().out
+
+
+def test_a_run_begun_before_there_were_leads_is_not_gone_on_with(table: Path, tmp_path: Path) -> None:
+    run = tiny_fit(table, tmp_path / "run", marks="1")
+    kept = run.info
+    del kept["options"]["lead"]
+    (run.path / "run.json").write_text(json.dumps(kept))
+    run.path.rename(tmp_path / "run.partial")
+    with pytest.raises(UserError, match="earlier version"):
+        tiny_fit(table, tmp_path / "run", marks="1", resume=True)

@@ -296,7 +296,7 @@ def article(name: str) -> dict[str, Any]:
         ("cola", "probe", "regression", ["logistic regression", "logistic regression chosen of several"]),
         ("cola", "trainer", "2", ["1 of 2 epochs", "2 epochs"]),
         ("cola", "lora", "16x3-all-linear", ["1 of 3 epochs", "2 of 3 epochs", "3 epochs"]),
-        ("cola", "ours", "epoch", ["1 epoch, heads riding along"]),
+        ("cola", "ours", "epoch", ["1 epoch + heads"]),
         ("rte", "sentence", "regression", ["logistic regression", "logistic regression chosen of several"]),
         ("rte", "setfit", "8", ["8 per class"]),
         ("rte", "ours-lora", "8x1", ["LoRA 1 epoch + heads"]),

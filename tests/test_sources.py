@@ -193,14 +193,7 @@ def test_the_planner_chooses_what_is_fastest_and_possible() -> None:
 
     work = Work(windows=100_000, tokens=17_000_000, epochs=4, shape=Shape(7, 384, 2, True, False, True))
     rates = Rates(
-        flops=1e11,
-        heads=500,
-        solve=0.0,
-        read=1e8,
-        write=1e8,
-        decode={"fp16": 3e9, "int8": 1e9},
-        memory=20 * 10**9,
-        disk=10**12,
+        flops=1e11, heads=500, read=1e8, write=1e8, decode={"fp16": 3e9, "int8": 1e9}, memory=20 * 10**9, disk=10**12
     )
     assert choose(estimates(work, rates), "auto").mode == "int8"  # a slow encoder: never twice
     assert choose(estimates(work, replace(rates, flops=1e14)), "auto").mode == "recompute"  # a fast one: no disk

@@ -176,7 +176,7 @@ def budget_table(rows: list[Row]) -> list[str]:
     for row in sorted(rows, key=lambda row: list(TASKS).index(row["task"])):
         _, _, minutes = row["variant"].partition("budget-")
         if minutes:
-            given, spent = 60 * float(minutes), row["call"]
+            given, spent = 60 * float(minutes), row["call"] or 0.0
             cells = [row["task"], minutes, str(row["seed"]), f"{spent:.0f}", f"{spent / given:.2f}", row["note"]]
             lines.append(cells)
     return [

@@ -57,8 +57,9 @@ def cut(
         encoder.save(folder)
     given = evidence.options.heads if evidence.entry["best_head"] else "default"
     options = replace(
-        evidence.options, backbone=str(place), heads=heads or given, epochs=epochs, freeze=None, budget=None,
-        polish=evidence.options.polish or None, marks="0" if epochs == "0" else None, out=str(path),
+        evidence.options, backbone=str(place), heads=heads or given, epochs=epochs, freeze=None, lead=None,
+        polish_until=None, budget=None, polish=evidence.options.polish or None,
+        marks="0" if epochs == "0" else None, out=str(path),
     )  # fmt: skip
     try:
         run = fit(options, resume=begun, progress=progress)

@@ -37,7 +37,7 @@ class Model:
     """The encoder, heads and ensembles of a run at one mark; `name` is the one that answers."""
 
     def __init__(self, reference: str | Path, name: str | None = None, everything: bool = False) -> None:
-        """`RUN` means its selected model, `RUN@3/10` the best at that mark; `name` asks for another one.
+        """`RUN` means its selected model, `RUN@3/10` the one selected at that mark; `name` asks for another one.
 
         Only what the answering model needs is loaded, unless `everything` is wanted.
         """

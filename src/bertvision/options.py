@@ -106,7 +106,7 @@ class FitOptions:
     )
     lead: str | None = option(
         None,
-        "Head whose loss fine-tunes the encoder beside that of its own output layer, from its solution in closed form on; `own`: the output layer alone. Default: closed-form, but `own` for `squad2` and without heads.",
+        "Head whose loss fine-tunes the encoder beside that of its own output layer, from its solution in closed form on; `own`: the output layer alone. Default: closed-form, but `own` for `squad2`, without heads and with --freeze all.",
     )
     freeze: str | None = option(
         None,

@@ -20,7 +20,8 @@ def run(finished: Run) -> None:
     metric, selected = scores["metric"], scores["selected"]
     marks = scores["marks"]
     split = reported(marks[-1])
-    names = sorted(marks[-1]["held_out"], key=lambda name: (name.startswith("ensemble"), name != "encoder"))
+    there = dict.fromkeys(name for entry in marks for name in entry["held_out"])  # not every mark has polished heads
+    names = sorted(there, key=lambda name: (name.startswith("ensemble"), name != "encoder"))
     title = f"{scores['task']}: {split.replace('_', '-')} {metric} by epochs of fine-tuning"
     board = Table(title=title, caption="* selected on held-out data")
     board.add_column("model", no_wrap=True)
@@ -78,7 +79,7 @@ def _curve(console: Console, scores: dict[str, Any]) -> None:
     """A bar per mark for the encoder and for what was chosen there, on dev."""
     metric = scores["metric"]
     for entry in scores["marks"]:
-        for label, model in (("encoder", "encoder"), ("best", entry["selected"])):
+        for label, model in (("encoder", "encoder"), ("selected", entry["selected"])):
             value = entry[reported(entry)][model][metric]["value"]
             _bar(console, f"{entry['epoch']:>5} {label:<8}", value, "cyan" if label == "encoder" else "green")
 

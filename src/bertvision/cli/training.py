@@ -22,7 +22,7 @@ def fit(
     debug: Debug = False,
     **options: Any,
 ) -> None:
-    """Fine-tune an encoder up to some marks, with heads learning beside it; keep the best on held-out data.
+    """Fine-tune an encoder up to some marks, with heads learning beside it; keep what is best on held-out data.
 
     Examples:
 

@@ -16,6 +16,7 @@ class Recipe:
     about: str
     reads: str = "any"  # "texts", "pairs" (texts that come in pairs) or "tokens": what it cannot do without
     layers: int = 1  # how many there must be at least
+    solved: bool = False  # in closed form: can it lead?
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -37,12 +38,12 @@ SETS = {
 
 
 def register(
-    name: str, source: str, about: str, *, reads: str = "any", layers: int = 1
+    name: str, source: str, about: str, *, reads: str = "any", layers: int = 1, solved: bool = False
 ) -> Callable[[Callable[[Shape], Head]], Callable[[Shape], Head]]:
     """Decorator: the function below builds the head called `name`."""
 
     def add(build: Callable[[Shape], Head]) -> Callable[[Shape], Head]:
-        heads.add(name, Recipe(build, source, about, reads, layers))
+        heads.add(name, Recipe(build, source, about, reads, layers, solved))
         return build
 
     return add

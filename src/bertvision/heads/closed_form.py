@@ -182,14 +182,22 @@ def _stack_classes(left_out: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @register(
-    "closed-form", "ours", "ridge regression on every layer, exact, no learning rate; layers stacked", reads="texts"
+    "closed-form",
+    "ours",
+    "ridge regression on every layer, exact, no learning rate; layers stacked",
+    reads="texts",
+    solved=True,
 )
 def closed_form(shape: Shape) -> Head:
     return ClosedForm(shape)
 
 
 @register(
-    "closed-form-adapter", "ours", "starts from closed-form, with an adapter of 64 that learns the rest", reads="texts"
+    "closed-form-adapter",
+    "ours",
+    "starts from closed-form, with an adapter of 64 that learns the rest",
+    reads="texts",
+    solved=True,
 )
 def closed_form_adapter(shape: Shape) -> Head:
     adapter = Adapter(shape.layers, shape.features, 64, small=False)

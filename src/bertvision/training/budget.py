@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from accelerate import Accelerator
 
 from bertvision.errors import UserError
 from bertvision.options import FitOptions
+from bertvision.states import views_of
 from bertvision.training import lead, marks
 from bertvision.training.batches import bucketed
 from bertvision.training.heads import build
@@ -23,22 +25,33 @@ from bertvision.training.setting import HELD_OUT, OWN, Setting, prepare
 
 RESERVE = 0.06  # of the budget, for scoring, saving, and what was reckoned too low
 MOST, LEAST = Fraction(3), Fraction(1, 20)  # epochs: more brings little, less is noise (docs/results.md)
-WORTH = Fraction(1, 2)  # epochs for which heads on the encoder as it is are given up
+WORTH = Fraction(1, 2)  # epochs through a lead: fewer leave it below its start
 LOOK = 0.55  # of the rest that heads on the encoder as it is may take before fine-tuning
 FEWEST = 0.05  # of the examples: on less, heads learn too little to be worth the wait
 DECIDED = ("epochs", "marks", "limit")  # what follows from the budget
-TRIALS = 8  # steps that are measured, after one that is not
+TRIALS, TRIAL_SHARE = 8, 0.02  # steps that are measured at least, and for how much of the budget if that is more
 
 
 class Mark(NamedTuple):
     """Seconds at a mark for one way to read pairs."""
 
-    train: float  # states of the training examples, and the polish on them
+    states: float  # a pass over the training examples
+    heads: float  # solved and polished on these
     asked: float  # answers to what is scored
 
     @classmethod
     def total(cls, marks: Iterable["Mark"]) -> "Mark":
         return cls(*map(sum, zip(*marks, strict=True)))
+
+
+class Solving(NamedTuple):
+    """Seconds of a solution in closed form: for every layer, and for every example."""
+
+    base: float
+    each: float
+
+    def of(self, examples: int) -> float:
+        return self.base + self.each * examples
 
 
 def within(setting: Setting, started: float) -> Setting:
@@ -48,12 +61,14 @@ def within(setting: Setting, started: float) -> Setting:
     if (options.epochs, options.marks) != (FitOptions.epochs, None):
         raise UserError("--budget decides about --epochs and --marks: leave these out.")
     preparing = time.perf_counter() - started
-    epoch, mark = epoch_seconds(setting), mark_seconds(setting)
-    rest = 60 * options.budget * (1 - RESERVE) - (time.perf_counter() - started)
     rows = sum(len(setting.encoded[split]) for split in ("train", HELD_OUT))
-    # The lead needs the joint states of some examples, no more than those that heads are polished on.
-    joint = mark.get("joint", Mark.total(mark.values()))
-    start = 0.0 if options.lead == OWN else joint.train * min(1, lead.MOST / rows)
+    epoch = epoch_seconds(setting)
+    solving = Solving(0.0, 0.0) if setting.shape.span else solve_seconds(setting)
+    mark = mark_seconds(setting, solving)
+    # The lead needs the joint states of some examples, and is solved on them.
+    joint, some = mark.get("joint", Mark.total(mark.values())), min(rows, lead.MOST)
+    start = 0.0 if options.lead == OWN else joint.states * some / rows + solving.of(some)
+    rest = 60 * options.budget * (1 - RESERVE) - (time.perf_counter() - started)
     chosen = recipe(options, rest, epoch, mark, rows, start)
     if chosen.limit != options.limit:  # which is prepared once more
         chosen = recipe(options, rest - preparing, epoch, mark, rows, start)
@@ -70,31 +85,38 @@ def within(setting: Setting, started: float) -> Setting:
 def recipe(
     options: FitOptions, rest: float, epoch: float, mark: dict[str, Mark], rows: int, start: float = 0.0
 ) -> FitOptions:
-    """A look at the encoder as it is, if it leaves about half of the `rest` seconds to fine-tune; else as much
-    fine-tuning as fits without it, if that is worth it; else heads on the encoder as it is, on fewer of the `rows`
-    examples where not all can be read. `mark`: seconds of a mark, by the way to read pairs; `start`: of the lead's
-    start, which a look gives along."""
+    """A look at the encoder as it is and then as much fine-tuning as fits; only the latter, where a look takes too much
+    of the `rest` seconds; only the former, where less than half an epoch fits: so little does more harm than good.
+    Fewer of the `rows` examples, where not even all of them can be read. `mark`: seconds by the way to read pairs;
+    `start`: those of the lead's start, which a look gives along."""
     budget, until = options.budget, options.polish_until
     assert budget is not None
-    ways = Mark.total(mark.values())
-    whole = sum(ways)
-    look = until is not None and whole <= LOOK * rest
-    last = whole if until is None else mark.get("joint", ways).asked  # with a lead, nothing is polished at the end
-    left = rest - last - (whole if look else start)
-    share = min(MOST, Fraction(int(100 * left / epoch), 100))
-    least = LEAST if until is None else Fraction(until) if look else WORTH
-    if options.freeze != "all" and share > least:
-        return replace(options, epochs=str(share), marks=f"0,{share}" if look else str(share))
+    led, ways = options.lead != OWN, Mark.total(mark.values())
+    whole = sum(ways) if options.polish != 0 else ways.asked
+
+    def epochs(left: float) -> Fraction:
+        found = _epochs(left - mark.get("joint", ways).asked, epoch)
+        polished = until is None or found <= Fraction(until)
+        return _epochs(left - whole, epoch) if polished else found
+
+    for look in (True, False) if led and whole <= LOOK * rest else (False,):
+        share = epochs(rest - (whole if look else start))
+        if options.freeze != "all" and share >= (WORTH if led else LEAST):
+            return replace(options, epochs=str(share), marks=f"0,{share}" if look else str(share))
     if whole <= rest:
         return replace(options, epochs="0", marks="0")
-    part = (rest - ways.asked) / ways.train
+    part = (rest - ways.asked) / (ways.states + ways.heads)
     if part < FEWEST:
-        needed = 60 * budget + FEWEST * ways.train + ways.asked - rest
+        needed = 60 * budget + FEWEST * (ways.states + ways.heads) + ways.asked - rest
         raise UserError(
             f"--budget {budget:g}: even with few examples this takes about {needed / 60:.1f} minutes here."
             " Allow more, or --dev-limit the examples that are scored."
         )
     return replace(options, epochs="0", marks="0", limit=int(part * rows))
+
+
+def _epochs(seconds: float, epoch: float) -> Fraction:
+    return min(MOST, max(Fraction(0), Fraction(int(100 * seconds / epoch), 100)))
 
 
 def epoch_seconds(setting: Setting) -> float:
@@ -106,20 +128,43 @@ def epoch_seconds(setting: Setting) -> float:
     batches = bucketed(lengths, options.batch_size, options.seed, 0)
     sizes = np.array([len(rows) * int(lengths[rows].max()) for rows in batches])
     steps = np.array([sizes[i : i + size].sum() for i in range(0, len(sizes), size)])
-    ends = [time.perf_counter()]
-    count = min(1 + TRIALS, len(steps))
-    loop.advance(count, count, lambda loss: ends.append(time.perf_counter()))
-    first = min(1, count - 1)  # the first step also warms up
-    spent, done = np.diff(ends)[first:], steps[first:count]
+    assert options.budget is not None
+    spent: list[float] = []
+    before = time.perf_counter()
+
+    def after_step(loss: float) -> None:
+        nonlocal before
+        spent.append(time.perf_counter() - before)
+        before = time.perf_counter()
+
+    while loop.step < len(steps) and (loop.step <= TRIALS or sum(spent) < TRIAL_SHARE * 60 * options.budget):
+        loop.advance(min(max(1, loop.step) + TRIALS, len(steps)), len(steps), after_step)
+    first = min(1, loop.step - 1)  # the first step also warms up
+    took, done = np.array(spent[first:]), steps[first : loop.step]
     if len(set(done.tolist())) > 2:
-        each, base = np.polyfit(done, spent, 1)
+        each, base = np.polyfit(done, took, 1)
         if each > 0 and base > 0:
             return float(base * len(steps) + each * steps.sum())
-    return float(spent.sum() * steps.sum() / done.sum())
+    return float(took.sum() * steps.sum() / done.sum())
 
 
-def mark_seconds(setting: Setting) -> dict[str, Mark]:
-    """For each way to read pairs: states of train, polish, and answers to what is scored."""
+def solve_seconds(setting: Setting) -> Solving:
+    """Of a head in closed form, from one eigendecomposition and some products of the sizes it works with."""
+    width, rows = len(views_of(setting.shape.pairs)) * setting.shape.features, 512
+    states = torch.randn(rows, width, generator=torch.Generator().manual_seed(0))
+    times = [time.perf_counter()]
+    moments = (states.T @ states).double()
+    times.append(time.perf_counter())
+    axes = torch.linalg.eigh(moments).eigenvectors
+    times.append(time.perf_counter())
+    states.double() @ axes
+    times.append(time.perf_counter())
+    first, base, second = np.diff(times)
+    return Solving(setting.shape.layers * base, setting.shape.layers * (first + second) / rows)
+
+
+def mark_seconds(setting: Setting, solving: Solving) -> dict[str, Mark]:
+    """For each way to read pairs."""
     found = {}
     for way in marks.ways_of(setting) or ["joint"]:
         heads = build(setting.names, setting.shape, setting.options.seed, setting.encoder.device, setting.encoder.top)
@@ -131,6 +176,6 @@ def mark_seconds(setting: Setting) -> dict[str, Mark]:
         asked = sum(len(setting.encoded[split].together.tokens) for split in setting.evaluated)
         forward = work.flops() / rates.flops
         polish = work.epochs * work.windows / rates.heads if heads else 0.0
-        polish += rates.solve + work.solve_flops() / rates.flops
-        found[way] = Mark(forward + polish, forward * asked / len(setting.encoded["train"].together.tokens))
+        polish += solving.of(work.windows) if work.solving else 0.0
+        found[way] = Mark(forward, polish, forward * asked / len(setting.encoded["train"].together.tokens))
     return found

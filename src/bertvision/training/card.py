@@ -8,6 +8,7 @@ from typing import Any
 from bertvision.heads.variants import parse
 from bertvision.runs import Run
 from bertvision.training.checkpoints import POLISHED
+from bertvision.training.selection import GREEDY, MATCHED
 
 BAR = 30
 PIPELINES = {"class": "text-classification", "score": "sentence-similarity", "span": "question-answering"}
@@ -44,6 +45,10 @@ def _lines(info: dict[str, Any], scores: dict[str, Any], path: Path) -> Iterator
     texts = '["..."], ["..."]' if info["shape"]["pairs"] else '["..."]'
     yield f"```python\nimport bertvision\n\nbertvision.load({str(path)!r}).predict({texts})\n```"
     yield ""
+    if selected["model"] == MATCHED:
+        yield "Its probabilities are shifted so that each class is said as often as it came in held-out data:"
+        yield f"they are good to decide by, those of `{GREEDY}` are the better frequencies."
+        yield ""
     yield "## Scores"
     yield ""
     yield "95% bootstrap intervals over examples. Dev examples played no part in any choice."

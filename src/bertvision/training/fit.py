@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 
 from bertvision import runs
 from bertvision.errors import Interrupted, UserError
+from bertvision.heads.base import Head
 from bertvision.options import FitOptions, differences
 from bertvision.progress import Progress
 from bertvision.runs import Run
@@ -55,6 +56,9 @@ def fit(options: FitOptions, *, resume: bool = False, progress: Progress | None 
 def _kept(options: FitOptions, path: Path) -> FitOptions:
     """What a budget decided when the run was started stays so."""
     kept = Run(runs.partial_of(path)).info["options"]
+    if "lead" not in kept:
+        raise UserError(f"--resume: '{runs.partial_of(path)}' was begun by an earlier version, which fine-tuned in"
+                        " another way. Remove it and start anew.")  # fmt: skip
     if options.budget is None or options.budget != kept.get("budget"):
         return options
     return replace(options, **{name: kept[name] for name in budget.DECIDED})
@@ -161,17 +165,23 @@ class Fitting:
         save_mark(self.run, mark, setting.encoder, made.heads, made.pairs, made.ensembles)
         write_predictions(self.run.predictions_file(mark), setting, made)
         entry["seconds"] = self._elapsed()
-        if self.loop.lead is not None and not self.loop.led and self.loop.name in made.joint:
-            self.loop.lead.load_state_dict(made.joint[self.loop.name].state_dict())  # found along with the others
-            self.loop.led = True
-            self._save([])
+        self._take_start(made.joint)
         self.marks.append(entry)
         runs.write_json(self.run.path / "scores.json", self._scores())
         encoder, selected = (self._held_out(entry, name) for name in ("encoder", entry["selected"]))
         setting.progress.say(
-            f"{mark} epochs: encoder {encoder:.3f}, best is {entry['selected']} {selected:.3f}"
+            f"{mark} epochs: encoder {encoder:.3f}, selected {entry['selected']} {selected:.3f}"
             f" ({setting.metric}, held-out)"
         )
+
+    def _take_start(self, joint: dict[str, Head]) -> None:
+        """Where heads were solved at a mark before the first step, the lead's start is among them."""
+        loop = self.loop
+        if loop.lead is None or loop.led or loop.name not in joint or joint[loop.name].trained:
+            return
+        loop.lead.load_state_dict(joint[loop.name].state_dict())
+        loop.led = True
+        self._save([])
 
     def finish(self) -> Run:
         self.info["costs"] = provenance.costs(self._elapsed(), self.loop.seconds, self.run)

@@ -9,15 +9,14 @@ from fractions import Fraction
 import numpy as np
 import torch
 
-from bertvision.errors import UserError
 from bertvision.heads.base import Head
-from bertvision.heads.variants import expand
+from bertvision.tasks.sampling import sample
 from bertvision.training.answering import read
 from bertvision.training.batches import by_length
 from bertvision.training.heads import build
 from bertvision.training.setting import OWN, Setting
 
-MOST = 5000  # windows that are enough for a start
+MOST = 5000  # examples that are enough for a start
 
 
 def lead_of(setting: Setting) -> dict[str, Head]:
@@ -26,18 +25,16 @@ def lead_of(setting: Setting) -> dict[str, Head]:
     assert name is not None  # the setting has decided
     if name == OWN or not Fraction(setting.options.epochs):
         return {}
-    found = build(expand(name, setting.shape), setting.shape, setting.options.seed, setting.encoder.device)
-    if list(found) != [name] or not found[name].solved:
-        raise UserError(f"--lead '{name}' has no closed form to start from: take closed-form, or {OWN}.")
-    return found
+    return build([name], setting.shape, setting.options.seed, setting.encoder.device)
 
 
 @torch.no_grad()
 def start(lead: Head, setting: Setting) -> None:
     """Solve it on states of the encoder as it is."""
     encoder, windows, targets = setting.encoder, setting.encoded["train"].together, setting.train_targets()
-    order = np.random.default_rng([setting.options.seed, len(windows)]).permutation(len(windows))
-    chosen = np.sort(order[:MOST])
+    # Of each class its share: one that is missing would start from where an epoch does not bring it back.
+    examples = sample(setting.parts["train"], MOST, "lead")
+    chosen = np.flatnonzero(np.isin(windows.examples, examples))
     was_training = encoder.training
     encoder.eval()
     kept = []

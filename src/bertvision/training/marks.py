@@ -27,6 +27,7 @@ class Report:
     outputs: dict[str, Outputs]  # split -> model -> (W, C)
     heads: dict[str, Head] = field(default_factory=dict)
     pairs: dict[str, str] = field(default_factory=dict)  # head -> reads pairs joint or separate
+    ridden: set[str] = field(default_factory=set)  # those heads that were trained on the way
     joint: dict[str, Head] = field(default_factory=dict)  # polished, reading pairs joint, whether or not that is better
     ensembles: dict[str, Ensemble] = field(default_factory=dict)
     thresholds: dict[str, float | None] = field(default_factory=dict)  # model -> null threshold, for spans
@@ -39,7 +40,7 @@ class Report:
 def report(setting: Setting, ridden: dict[str, Head], mark: str, folder: Path) -> Report:
     """Let encoder, ridden heads, newly polished heads and ensembles answer all evaluated splits. States that are kept
     on disk meanwhile lie in `folder`."""
-    made = Report({split: {} for split in setting.evaluated})
+    made = Report({split: {} for split in setting.evaluated}, ridden=set(ridden))
     ways = ways_of(setting, Fraction(mark))
     for way in dict.fromkeys(["joint", *ways]):
         heads = dict(ridden) if way == "joint" else {}
@@ -75,8 +76,8 @@ def entry(setting: Setting, made: Report) -> dict[str, Any]:
         "pairs": made.pairs,
         "modes": made.modes,
     }
-    # That of a lead is of the encoder before it was fine-tuned.
-    solved = {name: head for name, head in made.heads.items() if name.endswith(POLISHED)}
+    # That of a lead, which rode, is of the encoder before it was fine-tuned.
+    solved = {name: head for name, head in made.heads.items() if name not in made.ridden}
     profiles = {name: head.profile for name, head in solved.items() if isinstance(head, ClosedForm)}
     # Of states that are not normalised, weights say nothing: a large layer needs but a small one.
     weights = {

@@ -17,7 +17,7 @@ from bertvision.errors import UserError
 from bertvision.heads.base import Head, Shape
 from bertvision.options import FitOptions
 from bertvision.progress import Progress
-from bertvision.states import HiddenStates, views_of
+from bertvision.states import views_of
 from bertvision.stores.codec import bytes_per_row, codec
 from bertvision.training.collect import MEMORY_SHARE, TOKEN_BYTES
 from bertvision.training.heads import HeadTrainer, build, sequences_of
@@ -56,11 +56,6 @@ class Work:
         rows = self.tokens if shape.span or self.sequences else self.windows * views
         return rows * bytes_per_row(mode, None, shape.layers, shape.features)
 
-    def solve_flops(self) -> float:
-        """Second moments of every layer's views, and the examples left out one by one in double precision."""
-        width = len(views_of(self.shape.pairs)) * self.shape.features
-        return (6 * self.windows * self.shape.layers * width**2) if self.solving else 0
-
     def flops(self, depth: int | None = None) -> float:
         """Of one pass of the encoder's layers up to `depth`: matrix products of a usual layer, and attention."""
         shape, length = self.shape, self.tokens / max(self.windows, 1)
@@ -74,7 +69,6 @@ class Rates:
 
     flops: float  # of the encoder's forward pass
     heads: float  # windows that all heads together learn from
-    solve: float  # seconds of heads in closed form, however few the windows
     read: float  # bytes from disk
     write: float
     decode: dict[str, float]  # bytes of a number format made into float32
@@ -222,22 +216,12 @@ def measure(setting: Setting, heads: dict[str, Head], way: str, folder: Path) ->
     return Rates(
         flops=done.flops() / max(seconds["forward"], 1e-9),
         heads=windows / seconds["heads"],
-        solve=_solving(heads, states, targets[rows], setting.dataset.kind),
         read=read,
         write=write,
         decode={mode: _decoding(sample, mode) for mode in ("fp16", "int8")},
         memory=psutil.virtual_memory().available,
         disk=psutil.disk_usage(str(folder)).free,
     )
-
-
-def _solving(heads: dict[str, Head], states: HiddenStates, targets: torch.Tensor, kind: str) -> float:
-    """One of them stands for all: what it finds is handed on."""
-    solved = next((deepcopy(head) for head in heads.values() if head.solved), None)
-    before = time.perf_counter()
-    if solved is not None:
-        solved.solve(lambda: [(states, targets)], kind)
-    return time.perf_counter() - before
 
 
 def _decoding(sample: torch.Tensor, mode: str) -> float:

@@ -48,7 +48,8 @@ def about(setting: Setting, heads: dict[str, Head]) -> dict[str, Any]:
 def describe(setting: Setting, heads: dict[str, Head]) -> dict[str, Any]:
     """The same, and what is known where there is an encoder and there are texts."""
     known, encoder = about(setting, heads), setting.encoder
-    known["parameters"] = {"encoder": parameters(encoder)} | known["parameters"]
+    known["parameters"] = {"encoder": sum(p.numel() for p in encoder.parameters())} | known["parameters"]
+    known["encoder_trained"] = parameters(encoder)
     known["machine"]["device"] = str(encoder.device)
     return known | {
         "windowed": setting.dataset.train.questions is not None,

@@ -14,6 +14,7 @@ from torch import Tensor
 from bertvision.backbones import encoder as backbone_family
 from bertvision.backbones.encoder import Encoder
 from bertvision.errors import UserError
+from bertvision.heads import heads
 from bertvision.heads.base import Shape
 from bertvision.heads.variants import expand, parse
 from bertvision.kinds import KINDS, Kind, Scale
@@ -99,6 +100,9 @@ def prepare(options: FitOptions, progress: Progress, encoder: Encoder | None = N
         span,
     )
     names = expand(options.heads, shape)
+    leads = [OWN, *(name for name in heads if heads[name].solved and heads[name].fits(shape))]
+    if options.lead is not None and options.lead not in leads:
+        raise UserError(f"--lead '{options.lead}' is none of: {', '.join(leads)}.")
     options = with_defaults(options, encoder, dataset, names)
     encoder.freeze(options.freeze)
     sizes = ", ".join(f"{len(part)} {name.replace('_', '-')}" for name, part in parts.items())

@@ -1,0 +1,131 @@
+"""What defaults are chosen by, on rows held out of train: dev is never looked at.
+
+    python benchmarks/defaults.py lead --data ../shared/data --tasks cola,mrpc --seeds 0,1
+    python benchmarks/defaults.py selection runs/A runs/B ...
+
+`lead`: fine-tuning for an epoch through the output layer alone (`--lead own`), with and without its embeddings frozen,
+and through a lead.
+`selection`: on one half of the held-out rows of finished runs a model is chosen, on the other half it is scored; over
+and over, for the model that is best (of single models, and of these and ensembles) and for the one `fit` prefers.
+Both write what they find to benchmarks/results/defaults/, and print it.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import bertvision
+from bertvision.ensembling import Outputs, matching, shifted
+from bertvision.metrics.intervals import measure
+from bertvision.runs import Run
+from bertvision.training.judging import LabelJudge
+from bertvision.training.selection import GREEDY, best, ensembles, preferred
+from bertvision.types import Examples, Windows
+
+RESULTS = Path(__file__).parent / "results" / "defaults"
+DRAWS = 30
+LIMITS = {"sst-2": 20_000, "qnli": 10_000}
+WAYS: dict[str, dict[str, Any]] = {
+    "own": {"lead": "own", "polish": 0},
+    "own, embeddings frozen": {"lead": "own", "freeze": "embeddings", "polish": 0},
+    "lead": {},
+    "lead, nothing frozen": {"freeze": "none"},
+    "lead, polished": {"polish": 8, "pairs": "joint"},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["lead", "selection"])
+    parser.add_argument("runs", nargs="*", type=Path)
+    parser.add_argument("--data", default="../shared/data")
+    parser.add_argument("--tasks", default="cola,mrpc")
+    parser.add_argument("--seeds", default="0,1")
+    parser.add_argument("--ways", default="own;own, embeddings frozen;lead")
+    given = parser.parse_args()
+    if given.what == "selection":
+        put("selection", [row for path in given.runs for row in selections(Run(path))])
+        return
+    for seed in given.seeds.split(","):
+        for task in given.tasks.split(","):
+            for way in given.ways.split(";"):
+                put("lead", [led(task, int(seed), way, given.data)])
+
+
+def put(name: str, rows: list[dict[str, Any]]) -> None:
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    with (RESULTS / f"{name}.jsonl").open("a") as file:
+        for row in rows:
+            print(row, flush=True)
+            file.write(json.dumps(row) + "\n")
+
+
+def led(task: str, seed: int, way: str, data: str) -> dict[str, Any]:
+    """Held-out scores after an epoch: of encoder and lead, of the preferred model chosen and scored on halves."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = bertvision.fit(
+            task, data=data, seed=seed, limit=LIMITS.get(task), dev_limit=40, marks="1", out=Path(folder) / "run",
+            quiet=True, **WAYS[way],
+        )  # fmt: skip
+        outputs, targets, metric, kind = held_out(run, "1")
+        judge = judge_of(targets, kind)
+        losses = {name: round(judge.loss(outputs[name]), 4) for name in ("encoder", "closed-form") if name in outputs}
+        row = {"task": task, "seed": seed, "way": way, "metric": metric, "seconds": round(run.info["costs"]["seconds"])}
+        return row | {"losses": losses} | chosen(outputs, targets, metric, kind)
+
+
+def selections(run: Run) -> Iterator[dict[str, Any]]:
+    for entry in run.scores["marks"]:
+        outputs, targets, metric, kind = held_out(run, entry["epoch"])
+        row = {"run": run.path.name, "mark": entry["epoch"], "metric": metric, "rows": len(targets)}
+        yield row | chosen(outputs, targets, metric, kind)
+
+
+def held_out(run: Run, mark: str) -> tuple[Outputs, np.ndarray, str, str]:
+    """What every single model said, the truth, metric and kind."""
+    kept = run.predictions(mark)["held_out"]
+    outputs = {name: np.asarray(said) for name, said in kept["outputs"].items() if not name.startswith("ensemble-")}
+    return outputs, np.asarray(kept["targets"]), run.scores["metric"], run.info["kind"]
+
+
+def chosen(outputs: Outputs, targets: np.ndarray, metric: str, kind: str) -> dict[str, float]:
+    """Mean score on one half of what is chosen on the other, by rule."""
+    random = np.random.default_rng(0)
+    found: dict[str, list[float]] = {}
+    for _ in range(DRAWS):
+        order = random.permutation(len(targets))
+        first, second = order[: len(order) // 2], order[len(order) // 2 :]
+        judge = judge_of(targets[first], kind)
+        here = {name: said[first] for name, said in outputs.items()}
+        there = {name: said[second] for name, said in outputs.items()}
+        single = best(here, judge, metric)
+        made = ensembles(here, judge, metric)
+        here |= {name: ensemble.of(here, kind) for name, ensemble in made.items()}
+        there |= {name: ensemble.of(there, kind) for name, ensemble in made.items()}
+        rules = {"single": single, "best": best(here, judge, metric), "preferred": preferred(here, judge, metric)}
+        rules |= {"greedy": GREEDY} if GREEDY in there else {}
+        for rule, name in rules.items():
+            found.setdefault(rule, []).append(measure(there[name], targets[second], metric, kind))
+        if kind == "class" and there[single].shape[1] == 2:
+            shift = matching(here[single][:, 1], float(targets[first].mean()))
+            score = measure(shifted(there[single], shift), targets[second], metric, kind)
+            found.setdefault("single, matched", []).append(score)
+    return {rule: round(float(np.mean(scores)), 4) for rule, scores in found.items()}
+
+
+def judge_of(targets: np.ndarray, kind: str) -> LabelJudge:
+    none, rows = np.empty(0), np.arange(len(targets))
+    return LabelJudge(
+        kind,
+        Examples([""] * len(rows), None, targets),
+        Windows(none, none, none, np.arange(len(rows) + 1), 0, rows),
+    )
+
+
+if __name__ == "__main__":
+    main()
