@@ -12,10 +12,13 @@ from conftest import Command
 
 import bertvision
 from bertvision.errors import UserError
+from bertvision.heads.closed_form import ClosedForm
 from bertvision.options import FitOptions
+from bertvision.progress import Progress
 from bertvision.runs import Run
 from bertvision.training import budget
 from bertvision.training.budget import Mark, recipe
+from bertvision.training.setting import prepare
 
 ASKED = FitOptions(budget=10.0, lead="closed-form", polish_until="3/10")
 WITHOUT_LEAD = FitOptions(budget=10.0, lead="own")
@@ -84,6 +87,32 @@ def test_a_short_budget_takes_fewer_examples(table: Path, tmp_path: Path, monkey
     options, data = run.info["options"], run.info["data"]
     assert (options["epochs"], options["marks"]) == ("0", "0")
     assert options["limit"] == data["train"]["examples"] + data["held_out"]["examples"]
+
+
+def test_where_two_ways_to_read_pairs_take_too_long_the_better_one_is_found(
+    pair_table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if reading all pairs took 22 seconds in either way, of 28 there are."""
+    both = {way: Mark(10.0, 10.0, 2.0) for way in ("joint", "separate")}
+    monkeypatch.setattr(budget, "mark_seconds", lambda *given: both)
+    said = {"joint": 0.3, "separate": 0.9}
+
+    def solve(head: ClosedForm, setting: object, way: str, most: int, title: str) -> None:
+        head.profile[1] = said[way]
+
+    monkeypatch.setattr(budget.lead, "solve", solve)
+    given = {"train": pair_table, "text": "one", "text_pair": "two", "backbone": "tiny", "quiet": True}
+    for best in ("separate", "joint"):
+        run = bertvision.fit("table", budget=0.5, freeze="all", out=tmp_path / best, **given)
+        options = run.info["options"]
+        assert (options["pairs"], options["epochs"], options["limit"]) == (best, "0", None)
+        said["joint"] = 1.0
+
+
+def test_few_pairs_tell_which_way_to_read_them(pair_table: Path) -> None:
+    """In this table a score is how alike two texts are: states of each alone say it, by difference and product."""
+    options = FitOptions(task="table", train=str(pair_table), text="one", text_pair="two", backbone="tiny")
+    assert budget.better_way(prepare(options, Progress(quiet=True)), ["joint", "separate"]) == "separate"
 
 
 def test_what_was_decided_stays_when_resumed(table: Path, tmp_path: Path, command: Command) -> None:

@@ -98,7 +98,7 @@ class Outcome:
 
     name: str
     dev: np.ndarray  # (N, C), as bertvision.metrics.intervals.score takes them
-    held_out: np.ndarray
+    held_out: np.ndarray | float  # or the score, where fewer rows were taken and others held out of them
     training: float  # seconds of everything that is done with training rows
     ready: float  # seconds from the start of the process until the first dev example was answered
     parameters: int  # that were trained

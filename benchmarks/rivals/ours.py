@@ -52,9 +52,13 @@ def fitted(job: Job, name: str, options: dict[str, Any], *, backbone: str, befor
 
     ready, latency = asked(job, predict)
     dev, held_out = (np.asarray(said[part]["outputs"][entry["selected"]]) for part in ("dev", "held_out"))
+    taken = made.info["data"]["train"]["examples"] == len(job.train)
+    own = float(entry["held_out"][entry["selected"]][made.scores["metric"]]["value"])
     note = f"selected {entry['selected']} at {mark}; {made.info['options']['epochs']} epochs"
+    note += "" if taken else f", {made.info['options']['limit']:,} rows"
+    note += "" if job.parts["dev"].pairs is None else f", pairs {made.info['options']['pairs']}"
     call = made.info["costs"]["seconds"]
-    return Outcome(name, dev, held_out, training, ready, trained, disk, latency, note=note, call=call)
+    return Outcome(name, dev, held_out if taken else own, training, ready, trained, disk, latency, note=note, call=call)
 
 
 def _summed(costs: Iterable[dict[str, float]]) -> dict[str, float]:

@@ -297,7 +297,7 @@ def prepared(key: Key, data: str, folder: Path) -> Job:
 
 def scored(job: Job, outcome: Outcome) -> dict[str, Any]:
     """A row of the results, less what the parent process knows."""
-    from bertvision.metrics.intervals import measure, resampled, score
+    from bertvision.metrics.intervals import resampled, score
     from bertvision.metrics.squad import defined
 
     truth = targets(job.dev)
@@ -306,13 +306,21 @@ def scored(job: Job, outcome: Outcome) -> dict[str, Any]:
     row = {
         "outcome": outcome.name,
         "scores": {name: {part: round(value, 5) for part, value in found.items()} for name, found in scores.items()},
-        "held_out": round(measure(outcome.held_out, targets(job.held_out), job.metric, job.kind), 5),
+        "held_out": round(held_out_score(job, outcome), 5),
         "draws": [round(float(v), 4) for v in resampled(outcome.dev, truth, job.metric, job.kind)[:DRAWS]],
         "training": round(outcome.training, 2),
         "ready": round(outcome.ready, 2),
         "latency": round(outcome.latency, 5),
     }
     return row | {name: getattr(outcome, name) for name in ("parameters", "disk", "needs_encoder", "note", "call")}
+
+
+def held_out_score(job: Job, outcome: Outcome) -> float:
+    from bertvision.metrics.intervals import measure
+
+    if isinstance(outcome.held_out, float):
+        return outcome.held_out
+    return measure(outcome.held_out, targets(job.held_out), job.metric, job.kind)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import torch
 from accelerate import Accelerator
 
 from bertvision.errors import UserError
+from bertvision.heads.closed_form import ClosedForm
 from bertvision.options import FitOptions
 from bertvision.states import views_of
 from bertvision.training import lead, marks
@@ -27,8 +28,9 @@ RESERVE = 0.06  # of the budget, for scoring, saving, and what was reckoned too 
 MOST, LEAST = Fraction(3), Fraction(1, 20)  # epochs: more brings little, less is noise (docs/results.md)
 WORTH = Fraction(1, 2)  # epochs through a lead: fewer leave it below its start
 LOOK = 0.55  # of the rest that heads on the encoder as it is may take before fine-tuning
+FEW = 500  # examples that tell which way to read pairs is the better one
 FEWEST = 0.05  # of the examples: on less, heads learn too little to be worth the wait
-DECIDED = ("epochs", "marks", "limit")  # what follows from the budget
+DECIDED = ("epochs", "marks", "pairs", "limit")  # what follows from the budget
 TRIALS, TRIAL_SHARE = 8, 0.02  # steps that are measured at least, and for how much of the budget if that is more
 
 
@@ -55,12 +57,12 @@ class Solving(NamedTuple):
 
 
 def within(setting: Setting, started: float) -> Setting:
-    """The setting with the epochs, marks and number of examples that the budget allows."""
+    """The setting with the epochs, marks, reading of pairs and number of examples that the budget allows."""
     options = setting.options
     assert options.budget is not None
     if (options.epochs, options.marks) != (FitOptions.epochs, None):
         raise UserError("--budget decides about --epochs and --marks: leave these out.")
-    preparing = time.perf_counter() - started
+    allowed, preparing = 60 * options.budget * (1 - RESERVE), time.perf_counter() - started
     rows = sum(len(setting.encoded[split]) for split in ("train", HELD_OUT))
     epoch = epoch_seconds(setting)
     solving = Solving(0.0, 0.0) if setting.shape.span else solve_seconds(setting)
@@ -68,13 +70,19 @@ def within(setting: Setting, started: float) -> Setting:
     # The lead needs the joint states of some examples, and is solved on them.
     joint, some = mark.get("joint", Mark.total(mark.values())), min(rows, lead.MOST)
     start = 0.0 if options.lead == OWN else joint.states * some / rows + solving.of(some)
-    rest = 60 * options.budget * (1 - RESERVE) - (time.perf_counter() - started)
+    rest = allowed - (time.perf_counter() - started)
     chosen = recipe(options, rest, epoch, mark, rows, start)
+    if chosen.limit != options.limit and len(mark) > 1:  # not enough for both ways to read all pairs
+        way = better_way(setting, list(mark))
+        options, mark = replace(options, pairs=way), {way: mark[way]}
+        rest = allowed - (time.perf_counter() - started)
+        chosen = recipe(options, rest, epoch, mark, rows, start)
     if chosen.limit != options.limit:  # which is prepared once more
         chosen = recipe(options, rest - preparing, epoch, mark, rows, start)
     setting.progress.say(
         f"budget {options.budget:g} min: an epoch of fine-tuning takes {epoch:.0f} s, heads at a mark"
         f" {sum(Mark.total(mark.values())):.0f} s; so {chosen.epochs} epochs, marks at {chosen.marks}"
+        + (f", pairs read {chosen.pairs}" if chosen.pairs != setting.options.pairs else "")
         + (f", {chosen.limit:,} of {rows:,} examples" if chosen.limit != options.limit else "")
     )
     if chosen.limit != options.limit:
@@ -117,6 +125,17 @@ def recipe(
 
 def _epochs(seconds: float, epoch: float) -> Fraction:
     return min(MOST, max(Fraction(0), Fraction(int(100 * seconds / epoch), 100)))
+
+
+def better_way(setting: Setting, ways: list[str]) -> str:
+    """The way to read pairs in which the states of a few examples say more about their answers, left out one by one."""
+    found = {}
+    for way in ways:
+        head = build(["closed-form"], setting.shape, 0, setting.encoder.device)["closed-form"]
+        assert isinstance(head, ClosedForm)
+        lead.solve(head, setting, way, FEW, f"pairs read {way}")
+        found[way] = float(head.profile.max())
+    return max(found, key=lambda way: found[way])
 
 
 def epoch_seconds(setting: Setting) -> float:

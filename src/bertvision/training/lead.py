@@ -7,14 +7,12 @@ that the first gradients do not undo what pre-training has taught for the sake o
 from fractions import Fraction
 
 import numpy as np
-import torch
 
 from bertvision.heads.base import Head
 from bertvision.tasks.sampling import sample
-from bertvision.training.answering import read
-from bertvision.training.batches import by_length
 from bertvision.training.heads import build
 from bertvision.training.setting import OWN, Setting
+from bertvision.training.sources import Recomputed
 
 MOST = 5000  # examples that are enough for a start
 
@@ -28,21 +26,20 @@ def lead_of(setting: Setting) -> dict[str, Head]:
     return build([name], setting.shape, setting.options.seed, setting.encoder.device)
 
 
-@torch.no_grad()
 def start(lead: Head, setting: Setting) -> None:
     """Solve it on states of the encoder as it is."""
-    encoder, windows, targets = setting.encoder, setting.encoded["train"].together, setting.train_targets()
-    # Of each class its share: one that is missing would start from where an epoch does not bring it back.
-    examples = sample(setting.parts["train"], MOST, "lead")
-    chosen = np.flatnonzero(np.isin(windows.examples, examples))
-    was_training = encoder.training
-    encoder.eval()
+    solve(lead, setting, "joint", MOST, "start of the lead")
+
+
+def solve(head: Head, setting: Setting, way: str, most: int, title: str) -> None:
+    """On states of some examples. Of each class its share: one that is missing could not be told from the others."""
+    encoded, shape, targets = setting.encoded["train"], setting.shape, setting.train_targets()
+    examples = sample(setting.parts["train"], most, "closed form")
+    chosen = np.flatnonzero(np.isin(encoded.together.examples, examples))
+    source = Recomputed(setting.encoder, encoded, way, shape, (), shape.layers - 1, setting.options.seed)
     kept = []
-    with setting.progress.bar("start of the lead", len(chosen)) as bar:
-        for some in by_length(windows.lengths[chosen]):
-            batch = encoder.batch(windows, chosen[some])
-            _, layers, pooled = encoder(batch.inputs)
-            kept.append((read(batch, layers, pooled, setting.shape), targets[torch.from_numpy(chosen[some])]))
-            bar.tick(len(some))
-    encoder.train(was_training)
-    lead.solve(lambda: kept, setting.dataset.kind)
+    with setting.progress.bar(title, len(chosen)) as bar:
+        for states, rows in source.some(chosen):
+            kept.append((states, targets[rows]))
+            bar.tick(len(rows))
+    head.solve(lambda: kept, setting.dataset.kind)
