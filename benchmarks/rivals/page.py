@@ -281,7 +281,8 @@ def html(rows: list[Row], embed: bool = False) -> str:
         for group in groups_of({"": of}):
             figure.add_trace(dots(go, [p for p in of if p.group == group], colours[group], group not in shown), **place)
             shown.add(group)
-    figure.update_xaxes(type="log", title_text="seconds until the first prediction")
+    ticks = [5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
+    figure.update_xaxes(type="log", tickvals=ticks, title_text="seconds until the first prediction")
     figure.update_layout(
         height=420 * -(-count // columns), template="plotly_white", title="Score against seconds, per task"
     )

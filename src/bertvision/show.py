@@ -81,7 +81,7 @@ def _curve(console: Console, scores: dict[str, Any]) -> None:
     for entry in scores["marks"]:
         for label, model in (("encoder", "encoder"), ("selected", entry["selected"])):
             value = entry[reported(entry)][model][metric]["value"]
-            _bar(console, f"{entry['epoch']:>5} {label:<8}", value, "cyan" if label == "encoder" else "green")
+            _bar(console, f"{entry['epoch']:>5} {label:<9}", value, "cyan" if label == "encoder" else "green")
 
 
 def _less_data(console: Console, entry: dict[str, Any], metric: str) -> None:
