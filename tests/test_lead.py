@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 import bertvision
 from bertvision import show
 from bertvision.errors import UserError
+from bertvision.heads import heads
+from bertvision.heads.base import Shape
 from bertvision.options import FitOptions
 from bertvision.progress import Progress
 from bertvision.runs import Run
@@ -113,6 +115,12 @@ def test_resumed_is_as_if_never_interrupted(
     resumed = tiny_fit(table, tmp_path / "cut", heads=heads, marks="0,1/2,1", resume=True)
     one, other = weights(whole), weights(resumed)
     assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_the_registry_knows_which_heads_have_a_closed_form() -> None:
+    shape = Shape(3, 16, 2, pairs=True, pooled=False)
+    able = {name: recipe for name in heads if (recipe := heads[name]).fits(shape) and not name.startswith("xception")}
+    assert {name for name in able if able[name].solved} == {n for n in able if able[n].build(shape).solved}
 
 
 def test_own_is_the_output_layer_alone(table: Path, tmp_path: Path) -> None:

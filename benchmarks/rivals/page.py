@@ -180,8 +180,8 @@ def budget_table(rows: list[Row]) -> list[str]:
             cells = [row["task"], minutes, str(row["seed"]), f"{spent:.0f}", f"{spent / given:.2f}", row["note"]]
             lines.append(cells)
     return [
-        "Seconds of `fit --budget MINUTES` by itself, from call to finished run, dev answers included. Below 1: three"
-        " epochs were enough, or the next step would have been too long.",
+        "Seconds of `fit --budget MINUTES` by itself, from call to finished run, dev answers included. Well below 1:"
+        " three epochs were enough, less than half an epoch would have fitted, or steps were faster than in the trial.",
         "",
         *table(["task", "minutes", "seed", "s", "share", "what it did"], lines),
     ]

@@ -80,7 +80,7 @@ class Fitting:
         self.loop = loop_of(setting, heads, accelerator)
         self.total = self.loop.step_of(Fraction(options.epochs))
         if self.loop.lead is not None:
-            heads[self.loop.name] = self.loop.lead
+            heads[self.loop.lead_name] = self.loop.lead
         self.info = provenance.describe(setting, heads)
 
     def open(self, run: Run, resume: bool) -> None:
@@ -177,9 +177,9 @@ class Fitting:
     def _take_start(self, joint: dict[str, Head]) -> None:
         """Where heads were solved at a mark before the first step, the lead's start is among them."""
         loop = self.loop
-        if loop.lead is None or loop.led or loop.name not in joint or joint[loop.name].trained:
+        if loop.lead is None or loop.led or loop.lead_name not in joint or joint[loop.lead_name].trained:
             return
-        loop.lead.load_state_dict(joint[loop.name].state_dict())
+        loop.lead.load_state_dict(joint[loop.lead_name].state_dict())
         loop.led = True
         self._save([])
 

@@ -34,7 +34,7 @@ class Loop:
         self.losses = setting.kind.losses
         assert self.options.lr is not None  # the setting has decided
         assert self.options.lead is not None
-        self.lr, self.name = self.options.lr, self.options.lead
+        self.lr, self.lead_name = self.options.lr, self.options.lead
         self.step = 0
         self.led = False  # has the lead its start?
         self.seconds = {"encoder": 0.0, "heads": 0.0, "loop": 0.0, "start": 0.0}
@@ -68,7 +68,7 @@ class Loop:
         """Heads that were trained along the way; before the first step they know nothing."""
         if not self.step:
             return {}
-        return self.riders.heads | ({} if self.lead is None else {self.name: self.lead})
+        return self.riders.heads | ({} if self.lead is None else {self.lead_name: self.lead})
 
     def advance(self, until: int, total: int, after_step: Callable[[float], None]) -> None:
         """Train up to optimiser step `until` of `total`; `after_step` gets each step's loss and may interrupt."""
