@@ -9,7 +9,7 @@
     python benchmarks/store.py kill          # kill -9 at random moments, then go on: the same bytes?
     python benchmarks/store.py planner       # the planner's choice against the fastest mode, six settings
 
-Rivals need `pip install h5py zarr` (extra `dev`). Results go to benchmarks/results/store/.
+Rivals need `pip install h5py zarr` (extras `dev` and `bench`). Results go to benchmarks/results/store/.
 """
 
 import argparse

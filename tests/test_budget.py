@@ -25,8 +25,9 @@ WITHOUT_LEAD = FitOptions(budget=10.0, lead="own")
 
 
 def decided(rest: float, epoch: float, options: FitOptions = ASKED, start: float = 0.0, **mark: float) -> FitOptions:
-    """`mark`: seconds of a mark by way to read pairs, of which a fifth are for answers."""
-    return recipe(options, rest, epoch, {way: Mark(0.5 * s, 0.3 * s, 0.2 * s) for way, s in mark.items()}, 1000, start)
+    """`mark`: seconds of a mark by way to read pairs, of which a fifth are for answers, all but a twentieth to dev."""
+    by_way = {way: Mark(0.5 * s, 0.3 * s, 0.05 * s, 0.15 * s) for way, s in mark.items()}
+    return recipe(options, rest, epoch, by_way, 1000, start)
 
 
 def marks_of(chosen: FitOptions) -> str:
@@ -66,10 +67,8 @@ def test_a_frozen_encoder_is_not_fine_tuned() -> None:
 
 
 def test_too_little_time_for_all_examples_means_fewer() -> None:
-    chosen = decided(60, 1000, joint=100)
-    assert (chosen.epochs, chosen.marks, chosen.limit) == ("0", "0", 500)
-    with pytest.raises(UserError, match=r"--budget 10: even with few examples .* about 10\.1 minutes"):
-        decided(20, 100, joint=100)
+    chosen = decided(49, 1000, joint=100)  # less 15 for dev; of fewer examples, fewer are held out
+    assert (chosen.epochs, chosen.marks, chosen.limit) == ("0", "0", 400)
 
 
 def test_a_run_keeps_its_budget_and_says_what_it_decided(table: Path, tmp_path: Path) -> None:
@@ -82,19 +81,29 @@ def test_a_run_keeps_its_budget_and_says_what_it_decided(table: Path, tmp_path: 
 
 def test_a_short_budget_takes_fewer_examples(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if reading were slow: half of the time goes to answers, so some of the examples fit."""
-    monkeypatch.setattr(budget, "mark_seconds", lambda *given: {"joint": Mark(30.0, 30.0, 6.0)})
+    monkeypatch.setattr(budget, "mark_seconds", lambda *given: {"joint": Mark(30.0, 30.0, 1.0, 5.0)})
+    monkeypatch.setattr(budget, "epoch_seconds", lambda setting: pytest.fail("tried, though it cannot fit"))
     run = bertvision.fit("table", train=table, backbone="tiny", budget=0.5, out=tmp_path / "run", quiet=True)
     options, data = run.info["options"], run.info["data"]
     assert (options["epochs"], options["marks"]) == ("0", "0")
     assert options["limit"] == data["train"]["examples"] + data["held_out"]["examples"]
 
 
+def test_a_budget_that_is_too_short_says_how_much_is_needed(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "mark_seconds", lambda *given: {"joint": Mark(30.0, 30.0, 1.0, 600.0)})
+    with pytest.raises(UserError, match=r"--budget 0\.5: even with few examples .* about 10\.\d minutes"):
+        bertvision.fit("table", train=table, backbone="tiny", budget=0.5, out=tmp_path / "run", quiet=True)
+    assert not list(tmp_path.glob("run*"))
+
+
 def test_where_two_ways_to_read_pairs_take_too_long_the_better_one_is_found(
     pair_table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if reading all pairs took 22 seconds in either way, of 28 there are."""
-    both = {way: Mark(10.0, 10.0, 2.0) for way in ("joint", "separate")}
-    monkeypatch.setattr(budget, "mark_seconds", lambda *given: both)
+    """As if reading all pairs took 22 seconds in either way, of 28 there are; or answers alone 32 in both."""
+    costs = Mark(10.0, 10.0, 1.0, 1.0)
+    monkeypatch.setattr(budget, "mark_seconds", lambda *given: dict.fromkeys(("joint", "separate"), costs))
     said = {"joint": 0.3, "separate": 0.9}
 
     def solve(head: ClosedForm, setting: object, way: str, most: int, title: str) -> None:
@@ -107,6 +116,10 @@ def test_where_two_ways_to_read_pairs_take_too_long_the_better_one_is_found(
         options = run.info["options"]
         assert (options["pairs"], options["epochs"], options["limit"]) == (best, "0", None)
         said["joint"] = 1.0
+    costs = Mark(10.0, 10.0, 1.0, 15.0)
+    run = bertvision.fit("table", budget=0.5, freeze="all", out=tmp_path / "fewer", **given)
+    assert run.info["options"]["pairs"] == "joint"
+    assert 0 < run.info["options"]["limit"] < 90
 
 
 def test_few_pairs_tell_which_way_to_read_them(pair_table: Path) -> None:

@@ -37,7 +37,7 @@ def test_every_promised_option_is_there(command: Command) -> None:
 
 def test_from_table_to_answers(command: Command, table: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    code, out, err = command("fit", "table", "--train", table, *FAST, "--out", run)
+    code, out, err = command("fit", "table", "--train", table, *FAST, "--marks", "0,3/10,1", "--out", run)
     assert code == 0, err
     assert "* selected on held-out data" in out
     assert "kind class" in err

@@ -1,6 +1,7 @@
 """The lead: a head through which the encoder is fine-tuned, from its solution in closed form on."""
 
 import json
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -181,3 +182,12 @@ def test_a_run_begun_before_there_were_leads_is_not_gone_on_with(table: Path, tm
     run.path.rename(tmp_path / "run.partial")
     with pytest.raises(UserError, match="earlier version"):
         tiny_fit(table, tmp_path / "run", marks="1", resume=True)
+
+
+def test_with_a_lead_nobody_stops_at_three_tenths_of_an_epoch_unless_asked(table: Path) -> None:
+    """So little fine-tuning leaves it below its start."""
+    assert ready(table, epochs="2").options.fractions() == [0, 1, 2]
+    assert ready(table, epochs="3/10").options.fractions() == [0, Fraction(3, 10)]
+    assert ready(table, lead="own").options.fractions() == [0, Fraction(3, 10), 1]
+    assert ready(table, lead="own", epochs="0").options.fractions() == [0]
+    assert ready(table, lead="own", marks="1").options.fractions() == [1]

@@ -5,6 +5,7 @@ import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,18 @@ from benchmarks.rivals import OURS, TASKS, contestants
 from benchmarks.rivals import page as pages
 from benchmarks.rivals import run as runs
 from benchmarks.rivals.measuring import Clock
-from benchmarks.rivals.standings import Point, average_ranks, best_within, first_to_reach, front, losses, points
+from benchmarks.rivals.standings import (
+    Point,
+    average_ranks,
+    best_within,
+    chosen,
+    duel,
+    first_to_reach,
+    front,
+    losses,
+    points,
+    standing,
+)
 
 from bertvision.errors import UserError
 
@@ -32,7 +44,8 @@ def row(task: str, contestant: str, outcome: str, score: float, ready: float, **
     return {
         **key, **measured, "dev_limit": None, "threads": 2, "kind": "class", "metric": "accuracy",
         "rows": {"train": 90, "held_out": 10, "dev": 50}, "digest": "d", "versions": {"torch": "2"}, "machine": "here",
-        "outcome": outcome, "scores": {"accuracy": {"value": score, "low": score - 0.1, "high": score + 0.1}},
+        "outcome": outcome, "commit": "", "call": None,
+        "scores": {"accuracy": {"value": score, "low": score - 0.1, "high": score + 0.1}},
         "held_out": score, "draws": list(np.linspace(score - 0.1, score + 0.1, 21)), "training": ready - 1,
         "ready": ready, "latency": 0.01, "parameters": 10, "disk": 1000, "needs_encoder": False, "note": "", **more,
     }  # fmt: skip
@@ -189,15 +202,27 @@ def test_of_equals_the_faster_is_on_the_front() -> None:
 def test_average_ranks_at_budgets() -> None:
     of = tasks()
     # In three minutes: RTE ours .57, Trainer .50, LoRA not ready; CoLA LoRA .35, ours .20, sentence .10, Trainer not.
-    # Who is not ready and who takes no part share the last places.
-    found = average_ranks(of, 180, "score")
-    assert found["LoRA"] == ((3.5 + 1) / 2, 2)
+    # Who is not ready is last; who takes no part is not counted.
+    found = average_ranks(of, chosen, 3)
+    assert found["LoRA"] == ((3 + 1) / 2, 2)
     assert found[OURS] == (1.5, 2)
     assert found["Trainer"] == ((2 + 4) / 2, 2)
-    assert found["sentence-transformers + scikit-learn"] == ((3.5 + 3) / 2, 1)
-    # Where nobody is ready, that says nothing of anybody: in forty seconds only CoLA counts.
-    assert average_ranks(of, 20, "score") == {}
-    assert average_ranks(of, 40, "score")[OURS] == (3.0, 2)
+    assert found["sentence-transformers + scikit-learn"] == (3.0, 1)
+    # Where nobody is ready, or Trainer was not run, that says nothing of anybody.
+    slow = {task: [replace(p, rows=tuple(r | {"ready": 9e9} for r in p.rows)) for p in of[task]] for task in of}
+    assert average_ranks(slow, chosen, 3) == {}
+    without = {"rte": [point for point in of["rte"] if point.group != "Trainer"]}
+    assert average_ranks(without, chosen, 3) == {}
+
+
+def test_of_ours_a_budget_is_held_against_the_others_of_its_minutes() -> None:
+    rows = [*planted(), row("cola", "ours", "--budget 3", 0.15, 200, variant="budget-3")]
+    of = points(rows, GROUPS)["cola"]
+    assert [getattr(standing(of, minutes, OURS), "score", None) for minutes in (1, 3, 10)] == [None, 0.15, None]
+    mine, other = duel(of, 3)  # 200 seconds are less than 15% late
+    assert (getattr(mine, "score", 0), getattr(other, "group", "")) == (0.15, "LoRA")
+    assert duel(of, 10)[0] is None
+    assert average_ranks({"cola": of}, standing, 3)[OURS] == (2.0, 1)
 
 
 def test_a_variant_is_chosen_on_held_out_rows_or_on_dev() -> None:
@@ -233,11 +258,17 @@ def test_seeds_are_averaged_and_mixed_settings_refused() -> None:
 def test_the_page_is_made_from_a_results_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("plotly")
     results = tmp_path / "results.jsonl"
-    runs.put(results, [*planted(), row("cola", "ours", "slow day", 0.1, 400, calibration=50.0)])
+    fixed = row("cola", "ours", "1 epoch + heads, seed 1", 0.32, 190, variant="epoch", commit="abc")
+    slow = row("cola", "ours", "slow day", 0.1, 400, calibration=50.0)
+    runs.put(
+        results, [*planted(), fixed, slow, row("rte", "ours", "--budget 3", 0.57, 170, variant="budget-3", call=170)]
+    )
     monkeypatch.setattr(sys, "argv", ["page", "--results", str(results), "--docs", str(tmp_path)])
     pages.main()
     text, picture = (tmp_path / "rivals.md").read_text(), (tmp_path / "rivals.html").read_text()
-    assert "| rte | 0.600 | 290 | not reached | not reached | - | 290 |" in text
+    assert "| rte | 0.600 | 290 | - | not reached | not reached | - | 290 |" in text
+    assert "| cola | 0.300 | 210 | 190 (0.90; 1 epoch + heads, seed 1: +0.020 [+0.020, +0.020]) |" in text
+    assert "| rte | nobody | 0.570, Trainer 0.500: +0.070 [" in text
     assert "150 (0.71; 3 epochs: +0.050" in text
     assert "- cola: ours is not on the front; the highest is LoRA, 3 epochs: 0.350 in 150 s" in text
     assert "- rte: ours is on the front, but not at its upper end" in text
@@ -323,5 +354,6 @@ def test_contestants_keep_the_contract(
         assert found["parameters"] > 0
         assert found["disk"] > 0
         assert (found["call"] is not None) == contestant.startswith("ours")
+        assert ("matched" in found) == (task != "squad2" and not contestant.startswith("ours"))
     # What a job passes on its way is ready sooner than what it ends with.
     assert [found["ready"] for found in made] == sorted(found["ready"] for found in made)

@@ -103,8 +103,9 @@ def budget(minutes: int) -> Variant:
 contestants.add(
     "ours",
     Contestant(
-        "BERTVision with its defaults",
+        "BERTVision: `fit` as it is, with one mark (0 epochs: frozen; or 1), or with `--budget`; else by default",
         {
+            "default": variant("as it is: marks at 0 and 1 epoch", 1.7, first_but_spans),
             "frozen": variant("frozen + heads", 0, first, epochs="0"),
             "fraction": variant("3/10 epoch + heads", 0.3, first_of_spans, epochs="3/10", marks="3/10"),
             "epoch": variant("1 epoch + heads", 1, first_but_spans, epochs="1", marks="1"),

@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from benchmarks.rivals import OURS, REFERENCE, TASKS, Contestant, Job, Outcome, Variant, contestants, targets
 from benchmarks.rivals.measuring import BEGAN, calibrate
 
@@ -269,7 +270,7 @@ def one(key: Key, data: str) -> list[dict[str, Any]]:
             "commit": commit(),
             "machine": f"{platform.platform()}, {os.cpu_count()} cores",
         }
-        return [known | scored(job, outcome) for outcome in outcomes]
+        return [known | scored(job, outcome, key.contestant) for outcome in outcomes]
 
 
 def commit() -> str:
@@ -295,9 +296,9 @@ def prepared(key: Key, data: str, folder: Path) -> Job:
     return Job(key.task, key.seed, encoder, options, folder)
 
 
-def scored(job: Job, outcome: Outcome) -> dict[str, Any]:
+def scored(job: Job, outcome: Outcome, contestant: str) -> dict[str, Any]:
     """A row of the results, less what the parent process knows."""
-    from bertvision.metrics.intervals import resampled, score
+    from bertvision.metrics.intervals import measure, resampled, score
     from bertvision.metrics.squad import defined
 
     truth = targets(job.dev)
@@ -312,7 +313,17 @@ def scored(job: Job, outcome: Outcome) -> dict[str, Any]:
         "ready": round(outcome.ready, 2),
         "latency": round(outcome.latency, 5),
     }
+    if not contestants[contestant].ours and job.kind == "class" and job.dataset.outputs == 2:
+        row["matched"] = round(measure(matched(job, outcome), truth, job.metric), 5)
     return row | {name: getattr(outcome, name) for name in ("parameters", "disk", "needs_encoder", "note", "call")}
+
+
+def matched(job: Job, outcome: Outcome) -> np.ndarray:
+    """The dev answers with the threshold that ours gives its ensembles, which rivals leave at one half."""
+    from bertvision.ensembling import matching, shifted
+
+    assert isinstance(outcome.held_out, np.ndarray)
+    return shifted(outcome.dev, matching(outcome.held_out[:, 1], float(np.mean(targets(job.held_out)))))
 
 
 def held_out_score(job: Job, outcome: Outcome) -> float:

@@ -3,7 +3,7 @@
 Pure functions of the rows of a results file.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from bertvision.errors import UserError
 
 Row = dict[str, Any]
 REFERENCE_VARIANT, REFERENCE_OUTCOME = "3", "3 epochs"
+LATE = 1.15
 SAME = ("backbone", "limit", "dev_limit", "threads", "digest", "metric")  # within a task, or nothing can be compared
 
 
@@ -78,6 +79,9 @@ class Point:
         return one.score - two.score, *_interval(draws)
 
 
+Pick = Callable[[list[Point], int, str], Point | None]
+
+
 def _interval(draws: np.ndarray) -> tuple[float, float]:
     low, high = np.quantile(draws, [0.025, 0.975])
     return float(low), float(high)
@@ -108,7 +112,7 @@ def front(of: list[Point]) -> list[Point]:
 
 
 def reference(of: list[Point]) -> Point | None:
-    """Three epochs of full fine-tuning, as Trainer does it best here (length grouping, the better rate)."""
+    """Three epochs of full fine-tuning by Trainer, length grouping on, at the rate that is best on held-out rows."""
     wanted = (REFERENCE, REFERENCE_VARIANT, REFERENCE_OUTCOME)
     return next((point for point in of if (point.group, point.variant, point.outcome) == wanted), None)
 
@@ -125,25 +129,44 @@ def best_within(of: list[Point], group: str, seconds: float, by: str) -> Point |
     return max(ready, key=lambda point: getattr(point, by), default=None)
 
 
-def average_ranks(tasks: dict[str, list[Point]], seconds: float, by: str) -> dict[str, tuple[float, int]]:
-    """group -> (mean rank by dev score over all tasks, how many it takes part in); 1 is best.
+def standing(of: list[Point], minutes: int, group: str) -> Point | None:
+    """What a group has to show for its minutes: ours what `--budget` makes of them, decided in advance; of others the
+    variant that held-out rows choose. Who takes up to 15% longer, as `--budget` may, is still in time."""
+    if group == OURS:
+        of = [point for point in of if point.variant == f"budget-{minutes}"]
+    return best_within(of, group, 60 * minutes * LATE, "held_out")
 
-    Who is not ready in time, or takes no part, shares the last places. Equal scores share a rank. Tasks on which nobody
-    is ready say nothing.
+
+def chosen(of: list[Point], minutes: int, group: str) -> Point | None:
+    """The variant that held-out rows choose, for all alike."""
+    return best_within(of, group, 60 * minutes * LATE, "held_out")
+
+
+def average_ranks(tasks: dict[str, list[Point]], pick: Pick, minutes: int) -> dict[str, tuple[float, int]]:
+    """group -> (mean rank by dev score, over how many tasks), among those who took part in a task; 1 is best.
+
+    Who is not ready in time shares the last places. Equal scores share a rank. Tasks on which nobody is ready, or which
+    the reference has not run, say nothing.
     """
     from scipy.stats import rankdata
 
-    groups = list(dict.fromkeys(point.group for of in tasks.values() for point in of))
-    taking_part = {group: sum(any(point.group == group for point in of) for of in tasks.values()) for group in groups}
     found: dict[str, list[float]] = {}
     for of in tasks.values():
-        best = [best_within(of, group, seconds, by) for group in groups]
-        if not any(best):
+        groups = list(dict.fromkeys(point.group for point in of))
+        best = [pick(of, minutes, group) for group in groups]
+        if not any(best) or REFERENCE not in groups:
             continue
         ranks = rankdata([-point.score if point else np.inf for point in best], method="average")
         for group, rank in zip(groups, ranks, strict=True):
             found.setdefault(group, []).append(float(rank))
-    return {group: (float(np.mean(ranks)), taking_part[group]) for group, ranks in found.items()}
+    return {group: (float(np.mean(ranks)), len(ranks)) for group, ranks in found.items()}
+
+
+def duel(of: list[Point], minutes: int) -> tuple[Point | None, Point | None]:
+    """(ours, the best of the others) within so many minutes."""
+    others = [standing(of, minutes, group) for group in dict.fromkeys(p.group for p in of) if group != OURS]
+    ready = [point for point in others if point is not None]
+    return standing(of, minutes, OURS), max(ready, key=lambda point: point.score, default=None)
 
 
 def losses(tasks: dict[str, list[Point]]) -> dict[str, tuple[list[Point], list[Point]]]:

@@ -38,7 +38,7 @@ contestants.add(
         {
             # On SQuAD three epochs take most of an hour, so the first hours see one.
             "3": variant(3, 1, 2),
-            "1": variant(1, 2, 1),
+            "1": variant(1, 1, 1),
             "2": variant(2, 2, None),
             "3-documented": variant(3, 2, None, **DOCUMENTED_RATE, note="2e-5, no warm-up"),
             "3-random": variant(3, 2, None, slower=1.7, grouped=False, note="no length grouping"),

@@ -69,18 +69,18 @@ class FitOptions:
     )
     pairs: str = option(
         "auto",
-        "How polished heads read a pair: `joint`, `separate` (each text alone), or `auto`: per head, on held-out data.",
+        "How polished heads read a pair: `joint`, `separate` (each text alone), or `auto`: per head, on held-out data (`extract` and `plan`: joint).",
     )
     epochs: str = option(
         "1", "How long to fine-tune the encoder; a fraction such as 3/10 is fine, 0 leaves it as it is."
     )
     marks: str | None = option(
         None,
-        "Fractions of an epoch at which to stop and evaluate, e.g. 0,1/10,3/10,1. Default: 0, 3/10 and every whole epoch. The run ends at the last one.",
+        "Fractions of an epoch at which to stop and evaluate, e.g. 0,1/10,3/10,1. Default: 0, every whole epoch and, without a --lead, 3/10. The run ends at the last one.",
     )
     budget: float | None = option(
         None,
-        "Minutes that the whole run may take. A few batches are measured, then --epochs, --marks and, where even reading takes too long, --limit follow from it.",
+        "Minutes that the whole run may take. A few batches are measured, then --epochs (at most 3) and --marks follow from it and, where even reading takes too long, --pairs and --limit.",
     )
     batch_size: int = option(16, "Examples (for `squad2...`: windows) per batch.")
     lr: float | None = option(
@@ -106,7 +106,7 @@ class FitOptions:
     )
     lead: str | None = option(
         None,
-        "Head whose loss fine-tunes the encoder beside that of its own output layer, from its solution in closed form on; `own`: the output layer alone. Default: closed-form, but `own` for `squad2`, without heads and with --freeze all.",
+        "Head whose loss fine-tunes the encoder beside that of its own output layer, from its solution in closed form on: `closed-form` or `closed-form-adapter`; `own`: the output layer alone. Default: closed-form, but `own` for `squad2`, without heads and with --freeze all.",
     )
     freeze: str | None = option(
         None,
@@ -121,7 +121,9 @@ class FitOptions:
     seed: int = option(
         0, "Random seed of output layer, dropout, heads and batch order. It never changes which rows are held out."
     )
-    out: str | None = option(None, "Run directory to make. Default: runs/TASK-BACKBONE, numbered if taken.")
+    out: str | None = option(
+        None, "Run directory to make. Default: runs/TASK-BACKBONE (`train`: runs/TASK-STORE), numbered if taken."
+    )
 
     def __post_init__(self) -> None:
         one_of("--pairs", self.pairs, PAIRS)
@@ -156,7 +158,7 @@ class FitOptions:
         epochs = fraction("--epochs", self.epochs)
         if self.marks is None:
             wholes = [Fraction(n) for n in range(1, int(epochs) + 1)]
-            return sorted({m for m in (Fraction(0), Fraction(3, 10), *wholes) if m <= epochs} | {epochs})
+            return sorted({Fraction(0), *wholes, epochs})
         marks = sorted({fraction("--marks", part) for part in self.marks.split(",")})
         if marks[-1] > epochs:
             raise UserError(

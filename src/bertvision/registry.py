@@ -21,15 +21,15 @@ def unknown(noun: str, name: str, known: list[str], listing: str = "") -> UserEr
 class Registry(Generic[T]):
     """The named things of one family; the family's package is scanned once, when a name is first asked for."""
 
-    def __init__(self, noun: str, package: str) -> None:
-        self.noun = noun
+    def __init__(self, noun: str, package: str, plural: str = "") -> None:
+        self.noun, self.plural = noun, plural or f"{noun}s"
         self.package = package
         self._entries: dict[str, T] = {}
         self._scanned = False
 
     def add(self, name: str, entry: T) -> T:
         if name in self._entries:
-            raise ValueError(f"two {self.noun}s are called '{name}'")
+            raise ValueError(f"two {self.plural} are called '{name}'")
         self._entries[name] = entry
         return entry
 
@@ -51,6 +51,6 @@ class Registry(Generic[T]):
     def __getitem__(self, name: str) -> T:
         self._scan()
         if name not in self._entries:
-            listing = f"`bertvision ls {self.noun}s` lists all {len(self._entries)}."
+            listing = f"`bertvision ls {self.plural}` lists all {len(self._entries)}."
             raise unknown(self.noun, name, list(self._entries), listing)
         return self._entries[name]

@@ -35,7 +35,7 @@ class Analysis:
     deep: bool  # does it need the encoder (minutes), or only what the run has kept (an instant)?
 
 
-analyses: Registry[Analysis] = Registry("analysis", __name__)
+analyses: Registry[Analysis] = Registry("analysis", __name__, "analyses")
 
 Finder = Callable[["Evidence"], list[Table]]
 

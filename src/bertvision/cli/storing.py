@@ -50,7 +50,7 @@ def extract(
 
     * `bertvision extract minilm-l6 sts-b --data glue/ --out stores/sts-b`
 
-    * `bertvision extract runs/squad2@1/4 squad2 --dtype int8 --out stores/squad2`
+    * `bertvision extract runs/squad2@3/10 squad2 --dtype int8 --out stores/squad2`
     """
     from bertvision.progress import Progress
     from bertvision.training.extract import ExtractOptions

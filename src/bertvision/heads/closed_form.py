@@ -22,6 +22,7 @@ from bertvision.heads.base import Batches, Body, Head, Shape
 from bertvision.heads.blocks import Beside
 
 STRENGTHS = torch.logspace(-4, 3, 15, dtype=torch.float64)  # as shares of a layer's mean eigenvalue
+GATHERED = 512  # examples that are added up at once
 UNSEEN = -20.0  # the logit of a class without an example
 
 
@@ -58,6 +59,9 @@ class ClosedForm(Head):
         outputs = self.output.out_features
 
         def pairs() -> Iterator[tuple[Tensor, Tensor]]:
+            return _gathered(read())
+
+        def read() -> Iterator[tuple[Tensor, Tensor]]:
             """(B, L, V * D) states and (B, C) targets: classes as zeros and ones."""
             for states, targets in batches():
                 states = states if self.layers is None else states.only(self.layers)
@@ -139,6 +143,18 @@ class _Ridge:
         leverage = (centred @ self.axes) ** 2 @ self.inverse + 1 / self.count  # (B,)
         error = (targets - self.target - centred @ self.weights) / (1 - leverage).clamp(min=1e-6)[:, None]
         return targets - error
+
+
+def _gathered(batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same in batches of some hundred examples: adding up moments takes as long for few of them as for many."""
+    waiting: list[tuple[Tensor, Tensor]] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(len(targets) for _, targets in waiting) >= GATHERED:
+            yield tuple(map(torch.cat, zip(*waiting, strict=True)))  # type: ignore[misc]
+            waiting = []
+    if waiting:
+        yield tuple(map(torch.cat, zip(*waiting, strict=True)))  # type: ignore[misc]
 
 
 def _left_out(pairs: Iterator[tuple[Tensor, Tensor]], ridges: list[_Ridge]) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,6 @@
 """`fit --budget`: how much fine-tuning a time allows. A few batches are measured, the rest is reckoned from them."""
 
+import math
 import tempfile
 import time
 from collections.abc import Iterable
@@ -27,7 +28,9 @@ from bertvision.training.setting import HELD_OUT, OWN, Setting, prepare
 RESERVE = 0.06  # of the budget, for scoring, saving, and what was reckoned too low
 MOST, LEAST = Fraction(3), Fraction(1, 20)  # epochs: more brings little, less is noise (docs/results.md)
 WORTH = Fraction(1, 2)  # epochs through a lead: fewer leave it below its start
+BACKWARD = 2.0  # times as long as reading is what fine-tuning takes at least: where not even that fits, no trial of it
 LOOK = 0.55  # of the rest that heads on the encoder as it is may take before fine-tuning
+AGAIN = 0.5  # of the first preparation is what a second one takes
 FEW = 500  # examples that tell which way to read pairs is the better one
 FEWEST = 0.05  # of the examples: on less, heads learn too little to be worth the wait
 DECIDED = ("epochs", "marks", "pairs", "limit")  # what follows from the budget
@@ -39,7 +42,12 @@ class Mark(NamedTuple):
 
     states: float  # a pass over the training examples
     heads: float  # solved and polished on these
-    asked: float  # answers to what is scored
+    held_out: float  # answers to the rows that choose
+    dev: float  # answers to the rows that report: as many however few are trained on
+
+    @property
+    def asked(self) -> float:
+        return self.held_out + self.dev
 
     @classmethod
     def total(cls, marks: Iterable["Mark"]) -> "Mark":
@@ -58,18 +66,20 @@ class Solving(NamedTuple):
 
 def within(setting: Setting, started: float) -> Setting:
     """The setting with the epochs, marks, reading of pairs and number of examples that the budget allows."""
-    options = setting.options
-    assert options.budget is not None
+    options, budget = setting.options, setting.options.budget
+    assert budget is not None
     if (options.epochs, options.marks) != (FitOptions.epochs, None):
         raise UserError("--budget decides about --epochs and --marks: leave these out.")
-    allowed, preparing = 60 * options.budget * (1 - RESERVE), time.perf_counter() - started
+    allowed, preparing = 60 * budget * (1 - RESERVE), time.perf_counter() - started
     rows = sum(len(setting.encoded[split]) for split in ("train", HELD_OUT))
-    epoch = epoch_seconds(setting)
     solving = Solving(0.0, 0.0) if setting.shape.span else solve_seconds(setting)
     mark = mark_seconds(setting, solving)
     # The lead needs the joint states of some examples, and is solved on them.
     joint, some = mark.get("joint", Mark.total(mark.values())), min(rows, lead.MOST)
     start = 0.0 if options.lead == OWN else joint.states * some / rows + solving.of(some)
+    rest = allowed - (time.perf_counter() - started)
+    least = start + joint.asked + float(_worth(options)) * BACKWARD * joint.states
+    epoch = epoch_seconds(setting) if least <= rest and options.freeze != "all" else math.inf
     rest = allowed - (time.perf_counter() - started)
     chosen = recipe(options, rest, epoch, mark, rows, start)
     if chosen.limit != options.limit and len(mark) > 1:  # not enough for both ways to read all pairs
@@ -77,16 +87,19 @@ def within(setting: Setting, started: float) -> Setting:
         options, mark = replace(options, pairs=way), {way: mark[way]}
         rest = allowed - (time.perf_counter() - started)
         chosen = recipe(options, rest, epoch, mark, rows, start)
-    if chosen.limit != options.limit:  # which is prepared once more
-        chosen = recipe(options, rest - preparing, epoch, mark, rows, start)
+    if chosen.limit != options.limit:  # which is prepared once more, with libraries and weights loaded already
+        chosen = recipe(options, rest - AGAIN * preparing, epoch, mark, rows, start)
+        if chosen.limit is not None and chosen.limit < FEWEST * rows:
+            raise _too_short(budget, rest - AGAIN * preparing, Mark.total(mark.values()))
+    tuning = f"an epoch of fine-tuning takes {epoch:.0f} s, " if epoch < math.inf else ""
     setting.progress.say(
-        f"budget {options.budget:g} min: an epoch of fine-tuning takes {epoch:.0f} s, heads at a mark"
+        f"budget {budget:g} min: {tuning}heads at a mark"
         f" {sum(Mark.total(mark.values())):.0f} s; so {chosen.epochs} epochs, marks at {chosen.marks}"
         + (f", pairs read {chosen.pairs}" if chosen.pairs != setting.options.pairs else "")
         + (f", {chosen.limit:,} of {rows:,} examples" if chosen.limit != options.limit else "")
     )
     if chosen.limit != options.limit:
-        return prepare(chosen, setting.progress)
+        return prepare(chosen, setting.progress, setting.encoder)
     return replace(setting, options=chosen)
 
 
@@ -95,11 +108,9 @@ def recipe(
 ) -> FitOptions:
     """A look at the encoder as it is and then as much fine-tuning as fits; only the latter, where a look takes too much
     of the `rest` seconds; only the former, where less than half an epoch fits: so little does more harm than good.
-    Fewer of the `rows` examples, where not even all of them can be read. `mark`: seconds by the way to read pairs;
-    `start`: those of the lead's start, which a look gives along."""
-    budget, until = options.budget, options.polish_until
-    assert budget is not None
-    led, ways = options.lead != OWN, Mark.total(mark.values())
+    Fewer of the `rows` examples, held-out ones among them, where not even all can be read. `mark`: seconds by the way
+    to read pairs; `start`: those of the lead's start, which a look gives along."""
+    until, led, ways = options.polish_until, options.lead != OWN, Mark.total(mark.values())
     whole = sum(ways) if options.polish != 0 else ways.asked
 
     def epochs(left: float) -> Fraction:
@@ -109,18 +120,24 @@ def recipe(
 
     for look in (True, False) if led and whole <= LOOK * rest else (False,):
         share = epochs(rest - (whole if look else start))
-        if options.freeze != "all" and share >= (WORTH if led else LEAST):
+        if options.freeze != "all" and share >= _worth(options):
             return replace(options, epochs=str(share), marks=f"0,{share}" if look else str(share))
     if whole <= rest:
         return replace(options, epochs="0", marks="0")
-    part = (rest - ways.asked) / (ways.states + ways.heads)
-    if part < FEWEST:
-        needed = 60 * budget + FEWEST * (ways.states + ways.heads) + ways.asked - rest
-        raise UserError(
-            f"--budget {budget:g}: even with few examples this takes about {needed / 60:.1f} minutes here."
-            " Allow more, or --dev-limit the examples that are scored."
-        )
-    return replace(options, epochs="0", marks="0", limit=int(part * rows))
+    part = (rest - ways.dev) / (whole - ways.dev)
+    return replace(options, epochs="0", marks="0", limit=max(1, int(part * rows)))
+
+
+def _worth(options: FitOptions) -> Fraction:
+    return LEAST if options.lead == OWN else WORTH
+
+
+def _too_short(budget: float, rest: float, ways: Mark) -> UserError:
+    needed = 60 * budget - rest + FEWEST * (sum(ways) - ways.dev) + ways.dev
+    return UserError(
+        f"--budget {budget:g}: even with few examples this takes about {needed / 60:.1f} minutes here."
+        " Allow more, or --dev-limit the examples that are scored."
+    )
 
 
 def _epochs(seconds: float, epoch: float) -> Fraction:
@@ -192,9 +209,11 @@ def mark_seconds(setting: Setting, solving: Solving) -> dict[str, Mark]:
         with tempfile.TemporaryDirectory() as folder:
             rates = measure(setting, heads, way, Path(folder))
         work = work_of(setting, heads, way)
-        asked = sum(len(setting.encoded[split].together.tokens) for split in setting.evaluated)
+        tokens = {split: len(part.together.tokens) for split, part in setting.encoded.items()}
         forward = work.flops() / rates.flops
         polish = work.epochs * work.windows / rates.heads if heads else 0.0
         polish += solving.of(work.windows) if work.solving else 0.0
-        found[way] = Mark(forward, polish, forward * asked / len(setting.encoded["train"].together.tokens))
+        each = forward / tokens["train"]
+        dev = sum(tokens[split] for split in setting.evaluated if split != HELD_OUT)
+        found[way] = Mark(forward, polish, each * tokens[HELD_OUT], each * dev)
     return found

@@ -5,6 +5,7 @@ Everything that can be wrong with the user's input shows here, before anything i
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ HELD_OUT = "held_out"
 MAX_LENGTH, WINDOW = 256, 386  # tokens of a text, and of a window on a context
 POLISH, SPAN_POLISH = 8, 2  # epochs; of spans every token is an example
 OWN = "own"  # the encoder's output layer, where a head might lead
+EARLY = Fraction(3, 10)  # of an epoch: where the paper looked first
 POLISH_UNTIL = "3/10"  # epochs of fine-tuning through a lead
 NARROW, NARROW_LR, WIDE_LR = 512, 1e-4, 3e-5  # small encoders want larger steps (held-out trials: docs/results.md)
 
@@ -127,8 +129,11 @@ def with_defaults(options: FitOptions, encoder: Encoder, dataset: Dataset, names
     windowed = dataset.train.questions is not None
     led = names and dataset.kind != "span" and options.freeze != "all"
     lead = options.lead or ("closed-form" if led else OWN)
+    marks = {mark for mark in (EARLY, *options.fractions()) if mark <= Fraction(options.epochs)}
     chosen: dict[str, Any] = {
         "lead": lead,
+        # Through a lead, so little fine-tuning leaves an encoder below its start: nobody would ship it.
+        "marks": ",".join(map(str, sorted(marks))) if lead == OWN and options.budget is None else None,
         "freeze": "none" if lead == OWN else "embeddings",
         "lr": NARROW_LR if encoder.features < NARROW else WIDE_LR,
         "max_length": WINDOW if windowed else MAX_LENGTH,
