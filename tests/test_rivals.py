@@ -268,7 +268,7 @@ def test_the_page_is_made_from_a_results_file_alone(tmp_path: Path, monkeypatch:
     text, picture = (tmp_path / "rivals.md").read_text(), (tmp_path / "rivals.html").read_text()
     assert "| rte | 0.600 | 290 | - | not reached | not reached | - | 290 |" in text
     assert "| cola | 0.300 | 210 | 190 (0.90; 1 epoch + heads, seed 1: +0.020 [+0.020, +0.020]) |" in text
-    assert "| rte | nobody | 0.570, Trainer 0.500: +0.070 [" in text
+    assert "| rte | not run | 0.570, Trainer 0.500: +0.070 [" in text
     assert "150 (0.71; 3 epochs: +0.050" in text
     assert "- cola: ours is not on the front; the highest is LoRA, 3 epochs: 0.350 in 150 s" in text
     assert "- rte: ours is on the front, but not at its upper end" in text
