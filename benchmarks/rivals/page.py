@@ -308,7 +308,9 @@ def html(rows: list[Row], embed: bool = False) -> str:
     colours = dict(zip(groups_of(tasks), COLOURS, strict=False))
     columns, count = 2, len(tasks)
     titles = [title(task, of) for task, of in tasks.items()]
-    figure = make_subplots(rows=-(-count // columns), cols=columns, subplot_titles=titles)
+    lines = -(-count // columns)
+    gap = {"horizontal_spacing": 0.06, "vertical_spacing": 0.28 / lines}
+    figure = make_subplots(rows=lines, cols=columns, subplot_titles=titles, **gap)
     shown: set[str] = set()
     for number, of in enumerate(tasks.values()):
         place = {"row": number // columns + 1, "col": number % columns + 1}
@@ -322,10 +324,14 @@ def html(rows: list[Row], embed: bool = False) -> str:
         for group in groups_of({"": of}):
             figure.add_trace(dots(go, [p for p in of if p.group == group], colours[group], group not in shown), **place)
             shown.add(group)
-    ticks = [5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
+    ticks = [step * 10**power for power in range(5) for step in (1, 2, 3, 5, 7)]
     figure.update_xaxes(type="log", tickvals=ticks, title_text="seconds until the first prediction")
     figure.update_layout(
-        height=420 * -(-count // columns), template="plotly_white", title="Score against seconds, per task"
+        height=400 * lines,
+        template="plotly_white",
+        title="Score against seconds, per task",
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1 + 0.12 / lines, "x": 0},
+        margin={"t": 170},
     )
     return figure.to_html(include_plotlyjs=True if embed else "cdn", div_id="rivals")
 
