@@ -130,7 +130,7 @@ def best_within(of: list[Point], group: str, seconds: float, by: str) -> Point |
 
 
 def standing(of: list[Point], minutes: int, group: str) -> Point | None:
-    """What a group has to show for its minutes: ours what `--budget` makes of them, decided in advance; of others the
+    """What a group has to show for its minutes: ours what `--budget` makes of them; of others the
     variant that held-out rows choose. Who takes up to 15% longer, as `--budget` may, is still in time."""
     if group == OURS:
         of = [point for point in of if point.variant == f"budget-{minutes}"]

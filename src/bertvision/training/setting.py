@@ -132,7 +132,7 @@ def with_defaults(options: FitOptions, encoder: Encoder, dataset: Dataset, names
     marks = {mark for mark in (EARLY, *options.fractions()) if mark <= Fraction(options.epochs)}
     chosen: dict[str, Any] = {
         "lead": lead,
-        # Through a lead, so little fine-tuning leaves an encoder below its start: nobody would ship it.
+        # Through a lead, so little fine-tuning left CoLA below its start (docs/results.md), and polish costs as before.
         "marks": ",".join(map(str, sorted(marks))) if lead == OWN and options.budget is None else None,
         "freeze": "none" if lead == OWN else "embeddings",
         "lr": NARROW_LR if encoder.features < NARROW else WIDE_LR,
