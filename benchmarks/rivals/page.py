@@ -121,8 +121,8 @@ def introduction(rows: list[Row]) -> list[str]:
            if noisy else f" It was never below {NOISY:.0%} of the highest."),
         "",
         "Ours was developed on these tasks: its defaults were chosen on their held-out rows, and part of its results"
-        f" was made anew after changes (commits {', '.join(commits)}). The rivals' settings are those of their documentation,"
-        " but for Trainer's learning rate, which was chosen like ours.",
+        f" was made anew after changes (commits {', '.join(commits)}). The rivals' settings are those of their"
+        " documentation, but for Trainer's learning rate, which was chosen like ours.",
         "",
         "Versions: " + ", ".join(f"{name} {versions[name]}" for name in sorted(versions)) + ".",
     ]  # fmt: skip
@@ -191,9 +191,8 @@ def reach_table(tasks: dict[str, list[Point]], groups: list[str]) -> list[str]:
     return [
         "Three epochs by Trainer: length grouping on, 1e-4 (the better rate on held-out rows). Of each contestant the"
         " fastest variant whose dev score is at least that; since this looks at dev, the first column is ours with one"
-        " variant for all tasks, one epoch."
-        " (It was singled out when four of the tasks were known.) In brackets: share of Trainer's seconds, which variant, and the paired"
-        " difference of scores with its 95% interval.",
+        " variant for all tasks, one epoch (singled out when four of the tasks were known). In brackets: share of"
+        " Trainer's seconds, which variant, and the paired difference of scores with its 95% interval.",
         "",
         *table(["task", "three epochs", "s", f"{OURS}, one epoch", *groups], lines),
     ]
