@@ -25,7 +25,7 @@ from bertvision.training.loop import loop_of
 from bertvision.training.planner import measure, work_of
 from bertvision.training.setting import HELD_OUT, OWN, Setting, prepare
 
-RESERVE = 0.06  # of the budget, for scoring, saving, and what was reckoned too low
+RESERVE = 0.1  # of the budget, for scoring, saving, loading again, and what was reckoned too low
 MOST, LEAST = Fraction(3), Fraction(1, 20)  # epochs: more brings little, less is noise (docs/results.md)
 WORTH = Fraction(1, 2)  # epochs through a lead: fewer leave it below its start
 BACKWARD = 2.0  # times as long as reading is what fine-tuning takes at least: where not even that fits, no trial of it
