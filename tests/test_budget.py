@@ -3,10 +3,12 @@
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import Command
 
@@ -18,7 +20,8 @@ from bertvision.progress import Progress
 from bertvision.runs import Run
 from bertvision.training import budget
 from bertvision.training.budget import Mark, recipe
-from bertvision.training.setting import prepare
+from bertvision.training.loop import Loop
+from bertvision.training.setting import Setting, prepare
 
 ASKED = FitOptions(budget=10.0, lead="closed-form", polish_until="3/10")
 WITHOUT_LEAD = FitOptions(budget=10.0, lead="own")
@@ -77,6 +80,38 @@ def test_a_run_keeps_its_budget_and_says_what_it_decided(table: Path, tmp_path: 
     options = run.info["options"]
     assert options["budget"] == 0.2
     assert options["marks"].split(",")[-1] == options["epochs"] == run.scores["marks"][-1]["epoch"]
+
+
+@pytest.mark.parametrize(
+    ("each", "left", "epochs"),
+    [(1.0, 50.0, "1"), (2.0, 50.0, "3/4"), (0.5, 50.0, "3/2"), (1.0, -9.0, "1/2"), (0.01, 50.0, str(budget.MOST))],
+)
+def test_half_of_the_steps_tell_how_many_are_reached_in_time(each: float, left: float, epochs: str) -> None:
+    assert str(budget.epochs_in_time(50, 100, each, left)) == epochs
+
+
+def test_fine_tuning_that_is_slower_than_the_trial_ends_earlier(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planned are two epochs in a second and a half, but every step takes a tenth of a second longer."""
+
+    def within(setting: Setting, started: float) -> tuple[Setting, float]:
+        planned = replace(setting, options=replace(setting.options, epochs="2", marks="0,2"))
+        return planned, time.perf_counter() + 1.5
+
+    step = Loop._train_step
+
+    def slow(loop: Loop, group: list[np.ndarray], factor: float) -> float:
+        time.sleep(0.1)
+        return step(loop, group, factor)
+
+    monkeypatch.setattr(budget, "within", within)
+    monkeypatch.setattr(Loop, "_train_step", slow)
+    given = {"train": table, "backbone": "tiny", "budget": 9, "batch_size": 4, "heads": "last-layer", "polish": 0}
+    run = bertvision.fit("table", **given, out=tmp_path / "run", quiet=True)
+    last, options = run.scores["marks"][-1], run.info["options"]
+    assert 1 <= Fraction(last["epoch"]) < 2
+    assert (options["epochs"], options["marks"]) == (last["epoch"], f"0,{last['epoch']}")
 
 
 def test_a_short_budget_takes_fewer_examples(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

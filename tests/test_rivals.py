@@ -216,12 +216,14 @@ def test_average_ranks_at_budgets() -> None:
 
 
 def test_of_ours_a_budget_is_held_against_the_others_of_its_minutes() -> None:
-    rows = [*planted(), row("cola", "ours", "--budget 3", 0.15, 200, variant="budget-3")]
+    rows = [*planted(), row("cola", "ours", "--budget 3", 0.15, 180, variant="budget-3")]
     of = points(rows, GROUPS)["cola"]
     assert [getattr(standing(of, minutes, OURS), "score", None) for minutes in (1, 3, 10)] == [None, 0.15, None]
-    mine, other = duel(of, 3)  # 200 seconds are less than 15% late
+    mine, other = duel(of, 3)
     assert (getattr(mine, "score", 0), getattr(other, "group", "")) == (0.15, "LoRA")
     assert duel(of, 10)[0] is None
+    late = points([*planted(), row("cola", "ours", "--budget 3", 0.15, 181, variant="budget-3")], GROUPS)["cola"]
+    assert duel(late, 3)[0] is None
     assert average_ranks({"cola": of}, standing, 3)[OURS] == (2.0, 1)
 
 

@@ -144,7 +144,7 @@ def rank_table(tasks: dict[str, list[Point]], groups: list[str]) -> list[str]:
         lines.append([group, *(f"{cell[0]:.2f} ({cell[1]})" if cell else "-" for cell in found)])
     return [
         "By dev score within each task but SQuAD, which few take part in, among those who took part; 1 is best, in"
-        " brackets: over how many tasks. Who is not ready in time (15% late is in time) shares the last places. *ours"
+        " brackets: over how many tasks. Who is not ready in time shares the last places. *ours"
         " by --budget*: of ours, `fit --budget` with just these minutes; of the others, the variant that held-out rows"
         " choose. *all by held-out rows*: also of ours the variant that held-out rows choose; these are separate runs,"
         " so choosing among them would take the sum of their times. Ranks count every difference, however small: the"

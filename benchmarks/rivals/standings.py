@@ -14,7 +14,6 @@ from bertvision.errors import UserError
 
 Row = dict[str, Any]
 REFERENCE_VARIANT, REFERENCE_OUTCOME = "3", "3 epochs"
-LATE = 1.15
 SAME = ("backbone", "limit", "dev_limit", "threads", "digest", "metric")  # within a task, or nothing can be compared
 
 
@@ -131,15 +130,15 @@ def best_within(of: list[Point], group: str, seconds: float, by: str) -> Point |
 
 def standing(of: list[Point], minutes: int, group: str) -> Point | None:
     """What a group has to show for its minutes: ours what `--budget` makes of them; of others the
-    variant that held-out rows choose. Who takes up to 15% longer, as `--budget` may, is still in time."""
+    variant that held-out rows choose. A second too late is too late."""
     if group == OURS:
         of = [point for point in of if point.variant == f"budget-{minutes}"]
-    return best_within(of, group, 60 * minutes * LATE, "held_out")
+    return best_within(of, group, 60 * minutes, "held_out")
 
 
 def chosen(of: list[Point], minutes: int, group: str) -> Point | None:
     """The variant that held-out rows choose, for all alike."""
-    return best_within(of, group, 60 * minutes * LATE, "held_out")
+    return best_within(of, group, 60 * minutes, "held_out")
 
 
 def average_ranks(tasks: dict[str, list[Point]], pick: Pick, minutes: int) -> dict[str, tuple[float, int]]:

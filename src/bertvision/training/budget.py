@@ -25,7 +25,7 @@ from bertvision.training.loop import loop_of
 from bertvision.training.planner import measure, work_of
 from bertvision.training.setting import HELD_OUT, OWN, Setting, prepare
 
-RESERVE = 0.1  # of the budget, for scoring, saving, loading again, and what was reckoned too low
+RESERVE, OVERHEAD = 0.04, 5.0  # of the budget, for what was reckoned too low; seconds, for scoring and saving
 MOST, LEAST = Fraction(3), Fraction(1, 20)  # epochs: more brings little, less is noise (docs/results.md)
 WORTH = Fraction(1, 2)  # epochs through a lead: fewer leave it below its start
 BACKWARD = 2.0  # times as long as reading is what fine-tuning takes at least: where not even that fits, no trial of it
@@ -64,13 +64,14 @@ class Solving(NamedTuple):
         return self.base + self.each * examples
 
 
-def within(setting: Setting, started: float) -> Setting:
-    """The setting with the epochs, marks, reading of pairs and number of examples that the budget allows."""
+def within(setting: Setting, started: float) -> tuple[Setting, float]:
+    """The setting with the epochs, marks, reading of pairs and number of examples that the budget allows, and when
+    fine-tuning has to be over."""
     options, budget = setting.options, setting.options.budget
     assert budget is not None
     if (options.epochs, options.marks) != (FitOptions.epochs, None):
         raise UserError("--budget decides about --epochs and --marks: leave these out.")
-    allowed, preparing = 60 * budget * (1 - RESERVE), time.perf_counter() - started
+    allowed, preparing = 60 * budget * (1 - RESERVE) - OVERHEAD, time.perf_counter() - started
     rows = sum(len(setting.encoded[split]) for split in ("train", HELD_OUT))
     solving = Solving(0.0, 0.0) if setting.shape.span else solve_seconds(setting)
     mark = mark_seconds(setting, solving)
@@ -98,9 +99,16 @@ def within(setting: Setting, started: float) -> Setting:
         + (f", pairs read {chosen.pairs}" if chosen.pairs != setting.options.pairs else "")
         + (f", {chosen.limit:,} of {rows:,} examples" if chosen.limit != options.limit else "")
     )
+    tuned_by = started + allowed - _closing(options, Fraction(chosen.epochs), mark)
     if chosen.limit != options.limit:
-        return prepare(chosen, setting.progress, setting.encoder)
-    return replace(setting, options=chosen)
+        return prepare(chosen, setting.progress, setting.encoder), tuned_by
+    return replace(setting, options=chosen), tuned_by
+
+
+def epochs_in_time(step: int, steps_per_epoch: int, each: float, left: float) -> Fraction:
+    """Those that are reached if steps go on to take `each` seconds, rounded to hundredths."""
+    reached = step + max(0.0, left) / each
+    return min(MOST, max(Fraction(round(100 * reached / steps_per_epoch), 100), Fraction(step, steps_per_epoch)))
 
 
 def recipe(
@@ -110,13 +118,12 @@ def recipe(
     of the `rest` seconds; only the former, where less than half an epoch fits: so little does more harm than good.
     Fewer of the `rows` examples, held-out ones among them, where not even all can be read. `mark`: seconds by the way
     to read pairs; `start`: those of the lead's start, which a look gives along."""
-    until, led, ways = options.polish_until, options.lead != OWN, Mark.total(mark.values())
-    whole = sum(ways) if options.polish != 0 else ways.asked
+    led, ways = options.lead != OWN, Mark.total(mark.values())
+    whole = _whole(options, ways)
 
     def epochs(left: float) -> Fraction:
         found = _epochs(left - mark.get("joint", ways).asked, epoch)
-        polished = until is None or found <= Fraction(until)
-        return _epochs(left - whole, epoch) if polished else found
+        return _epochs(left - _closing(options, found, mark), epoch)
 
     for look in (True, False) if led and whole <= LOOK * rest else (False,):
         share = epochs(rest - (whole if look else start))
@@ -126,6 +133,17 @@ def recipe(
         return replace(options, epochs="0", marks="0")
     part = (rest - ways.dev) / (whole - ways.dev)
     return replace(options, epochs="0", marks="0", limit=max(1, int(part * rows)))
+
+
+def _whole(options: FitOptions, ways: Mark) -> float:
+    return sum(ways) if options.polish != 0 else ways.asked
+
+
+def _closing(options: FitOptions, epochs: Fraction, mark: dict[str, Mark]) -> float:
+    """Seconds at a mark after so much fine-tuning: heads are polished there, or only ride along."""
+    until, ways = options.polish_until, Mark.total(mark.values())
+    polished = until is None or epochs <= Fraction(until)
+    return _whole(options, ways) if polished else mark.get("joint", ways).asked
 
 
 def _worth(options: FitOptions) -> Fraction:

@@ -35,21 +35,21 @@ def fit(options: FitOptions, *, resume: bool = False, progress: Progress | None 
     """One run, from data to run directory. With `resume`, go on with the unfinished one at `options.out`."""
     started = time.perf_counter()
     path = Path(options.out) if options.out else runs.default_name(options.task, options.backbone, resume)
+    tuned_by = None
     runs.check(path, resume)
     try:
         setting = prepare(_kept(options, path) if resume else options, progress or Progress())
         if options.budget is not None and not resume:
-            setting = budget.within(setting, started)
+            setting, tuned_by = budget.within(setting, started)
         options = setting.options
         provenance.check_disk(path, setting.encoder, len(options.fractions()))
-        fitting = Fitting(setting, path, started)
+        fitting = Fitting(setting, path, started, tuned_by)
     except KeyboardInterrupt:
         raise Interrupted("Interrupted before training; nothing was written.") from None
     with _disk_errors(path), Interrupts() as interrupts:
         fitting.open(runs.start(path, resume), resume)
         for mark in options.fractions():
-            fitting.advance(mark, interrupts)
-            fitting.evaluate(mark, interrupts)
+            fitting.evaluate(fitting.advance(mark, interrupts), interrupts)
         return fitting.finish()
 
 
@@ -67,8 +67,8 @@ def _kept(options: FitOptions, path: Path) -> FitOptions:
 class Fitting:
     """A run in the making: the loop, the marks that are done, and the directory they are written to."""
 
-    def __init__(self, setting: Setting, path: Path, started: float) -> None:
-        self.setting, self.path, self.started = setting, path, started
+    def __init__(self, setting: Setting, path: Path, started: float, tuned_by: float | None) -> None:
+        self.setting, self.path, self.started, self.tuned_by = setting, path, started, tuned_by
         self.marks: list[dict[str, Any]] = []
         # Without CUDA: the CPU, the only other device whose random state is kept for --resume.
         accelerator = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision="no")
@@ -103,17 +103,44 @@ class Fitting:
         self.started -= elapsed
         self.setting.progress.say(f"Resuming at step {self.loop.step} of {self.total}, {len(self.marks)} marks done.")
 
-    def advance(self, mark: Fraction, interrupts: Interrupts) -> None:
-        """Fine-tune up to `mark`, saving the state now and then."""
-        until, log, saved = self.loop.step_of(mark), [], time.perf_counter()
-        if self.loop.step >= until:
-            return
+    def advance(self, mark: Fraction, interrupts: Interrupts) -> Fraction:
+        """Fine-tune up to `mark`; with a budget, to the one that can be reached in time as the first half tells."""
+        first, until = self.loop.step, self.loop.step_of(mark)
+        if first >= until:
+            return mark
         if self.loop.lead is not None and not self.loop.led:
             began = time.perf_counter()
             with self._guarded(interrupts, "before fine-tuning"):
                 lead.start(self.loop.lead, self.setting)
             self.loop.led, self.loop.seconds["start"] = True, time.perf_counter() - began
-        with self.setting.progress.bar(f"fine-tune to {mark}", until, self.loop.step) as bar:
+        if self.tuned_by is not None and until > first + 1:
+            began = time.perf_counter()
+            self._train(mark, (first + until) // 2, interrupts)
+            mark = self._in_time(mark, (time.perf_counter() - began) / (self.loop.step - first))
+        self._train(mark, self.loop.step_of(mark), interrupts)
+        return mark
+
+    def _in_time(self, mark: Fraction, each: float) -> Fraction:
+        """Another last mark than was planned, if steps of `each` seconds ask for it."""
+        assert self.tuned_by is not None
+        left = self.tuned_by - time.perf_counter()
+        found = budget.epochs_in_time(self.loop.step, self.loop.steps_per_epoch, each, left)
+        options = self.setting.options
+        marks_now = ",".join(str(found if at == mark else at) for at in options.fractions())
+        ends: dict[str, Any] = {"epochs": str(found), "marks": marks_now}
+        self.setting = replace(self.setting, options=replace(options, **ends))
+        self.total = self.loop.step_of(found)
+        self.info["options"] |= ends  # --resume keeps to them
+        runs.write_json(self.run.path / "run.json", self.info)
+        if found != mark:
+            self.setting.progress.say(f"budget: at the speed of the first half, {found} instead of {mark} epochs")
+        return found
+
+    def _train(self, mark: Fraction, until: int, interrupts: Interrupts) -> None:
+        """On the way to `mark`, saving the state now and then."""
+        log: list[dict[str, Any]] = []
+        saved, goal = time.perf_counter(), self.loop.step_of(mark)
+        with self.setting.progress.bar(f"fine-tune to {mark}", goal, self.loop.step) as bar:
 
             def after_step(loss: float) -> None:
                 nonlocal saved
