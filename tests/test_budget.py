@@ -64,6 +64,15 @@ def test_without_a_lead_heads_are_polished_in_the_end() -> None:
     assert marks_of(decided(100, 100, WITHOUT_LEAD, joint=96)) == "0"
 
 
+def test_spans_are_fine_tuned_and_not_polished(tmp_path: Path) -> None:
+    given = {"backbone": "tiny", "limit": 60, "dev_limit": 20, "quiet": True}
+    run = bertvision.fit("squad2-invented", budget=1, out=tmp_path / "run", **given)
+    last = run.scores["marks"][-1]
+    assert Fraction(last["epoch"]) > 0
+    assert [name for name in last["held_out"] if name in run.info["parameters"]]
+    assert not [name for name in last["held_out"] if name.endswith("+polish")]
+
+
 def test_a_frozen_encoder_is_not_fine_tuned() -> None:
     frozen = FitOptions(budget=10.0, lead="own", freeze="all")
     assert marks_of(decided(900, 100, frozen, joint=10)) == "0"

@@ -58,7 +58,7 @@ class FitOptions:
     )
     polish_until: str | None = option(
         None,
-        "Polish at marks up to this many epochs; after them, heads that rode along are as good, and a pass is saved. Default: 3/10 where there is a --lead and --polish is left open, else all marks.",
+        "Polish at marks up to this many epochs; after them, heads that rode along are as good, and a pass is saved. Default: 3/10 with a --lead, 0 for spans within a --budget, else (or if --polish is given) all marks.",
     )
     polish_from: str = option(
         "scratch", "Start of polished heads: `scratch`, or `ridden`: where they are at that mark."
