@@ -224,6 +224,7 @@ def test_of_ours_a_budget_is_held_against_the_others_of_its_minutes() -> None:
     assert duel(of, 10)[0] is None
     late = points([*planted(), row("cola", "ours", "--budget 3", 0.15, 181, variant="budget-3")], GROUPS)["cola"]
     assert duel(late, 3)[0] is None
+    assert "another leads on cola (LoRA; ours is late)." in "\n".join(pages.loss_list({"cola": late}))
     assert average_ranks({"cola": of}, standing, 3)[OURS] == (2.0, 1)
 
 

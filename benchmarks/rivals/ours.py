@@ -2,7 +2,7 @@
 
 Seconds are of the whole call and of loading the run again, less the answers to dev rows. Trainable parameters are of
 everything that was trained, not of the model that was selected. By default heads of an epoch only ride along (spans:
-are polished at its end, but for `ridden`); `polished` shows what a polish adds.
+are polished at its end, but for `ridden` and within a budget); `polished` shows what a polish adds.
 """
 
 from collections import Counter

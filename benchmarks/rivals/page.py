@@ -106,8 +106,8 @@ def introduction(rows: list[Row]) -> list[str]:
         " flatters its *held-out* score; `--budget` may take fewer rows, and then holds out some of those.",
         "",
         "- *s*: from the start of the process to the first answer to a dev example (imports, reading, training, choices"
-        " on held-out rows); *training s*: what is done with training rows (regressions: with tokenising and the"
-        " search; ours: without the trials of `--budget`).",
+        " on held-out rows; not the other answers to dev rows, which `fit` gives as well); *training s*: what is done"
+        " with training rows (regressions: with tokenising and the search; ours: without the trials of `--budget`).",
         "- Intervals: 95% bootstraps (200 draws) over dev examples, averaged over seeds.",
         "- *matched*: the score of a rival whose threshold is moved as ours is, to where each of two classes is said as"
         " often as it comes in held-out rows.",
@@ -135,7 +135,7 @@ def table(head: list[str], lines: list[list[str]]) -> list[str]:
 def rank_table(tasks: dict[str, list[Point]], groups: list[str]) -> list[str]:
     ranks = {}
     for minutes, words in BUDGETS.items():
-        with_budget = {task: of for task, of in tasks.items() if any(p.variant == f"budget-{minutes}" for p in of)}
+        with_budget = {task: of for task, of in tasks.items() if ran(of, minutes)}
         ranks[f"{words}, ours by --budget"] = average_ranks(with_budget, standing, minutes)
         ranks[f"{words}, all by held-out rows"] = average_ranks(tasks, chosen, minutes)
     lines = []
@@ -161,8 +161,9 @@ def duel_table(tasks: dict[str, list[Point]]) -> list[str]:
         for minutes in BUDGETS:
             mine, other = duel(of, minutes)
             if mine is None or other is None:
-                ready, run = mine or other, any(point.variant == f"budget-{minutes}" for point in of)
-                cells.append((f"only {ready.group}: {ready.score:.3f}" if ready else "nobody") if run else "not run")
+                ready = mine or other
+                words = f"only {ready.group}: {ready.score:.3f}" if ready else "nobody"
+                cells.append(words if ran(of, minutes) else "not run")
                 continue
             gain, low, high = mine.above(other)
             cells.append(f"{mine.score:.3f}, {other.group} {other.score:.3f}: {gain:+.3f} [{low:+.3f}, {high:+.3f}]")
@@ -173,6 +174,10 @@ def duel_table(tasks: dict[str, list[Point]]) -> list[str]:
         "",
         *table(["task", *BUDGETS.values()], lines),
     ]
+
+
+def ran(of: list[Point], minutes: int) -> bool:
+    return any(point.variant == f"budget-{minutes}" for point in of)
 
 
 def reach_table(tasks: dict[str, list[Point]], groups: list[str]) -> list[str]:
@@ -219,7 +224,7 @@ def budget_table(rows: list[Row]) -> list[str]:
             lines.append(cells)
     return [
         "Seconds of `fit --budget MINUTES` by itself, from call to finished run, dev answers included. Well below 1:"
-        " three epochs were enough, less than half an epoch would have fitted, or steps were faster than in the trial.",
+        " three epochs are the most, less than half an epoch would have fitted, or reading was faster than its trial.",
         "",
         *table(["task", "minutes", "seed", "s", "share", "what it did"], lines),
     ]
@@ -242,7 +247,9 @@ def loss_list(tasks: dict[str, list[Point]]) -> list[str]:
         behind = []
         for task, of in tasks.items():
             mine, other = duel(of, minutes)
-            if mine is not None and other is not None and other.score > mine.score:
+            if mine is None and other is not None and ran(of, minutes):
+                behind.append(f"{task} ({other.group}; ours is late)")
+            elif mine is not None and other is not None and other.score > mine.score:
                 behind.append(f"{task} ({other.group})")
         lines.append(
             f"- Within {words}, `--budget` against the others: another leads on {', '.join(behind) or 'none'}."

@@ -55,6 +55,10 @@ class Point:
         return self.mean("ready")
 
     @property
+    def slowest(self) -> float:
+        return max(row["ready"] for row in self.rows)
+
+    @property
     def interval(self) -> tuple[float, float]:
         """95%, a bootstrap over dev examples, averaged over seeds."""
         return _interval(np.mean([row["draws"] for row in self.rows], 0))
@@ -123,8 +127,8 @@ def first_to_reach(of: list[Point], group: str, score: float) -> Point | None:
 
 
 def best_within(of: list[Point], group: str, seconds: float, by: str) -> Point | None:
-    """A group's best point that is ready in time, `by` "score" (on dev) or by what "held_out" rows say."""
-    ready = [point for point in of if point.group == group and point.seconds <= seconds]
+    """A group's best point of those ready in time with every seed, `by` "score" (on dev) or "held_out" rows."""
+    ready = [point for point in of if point.group == group and point.slowest <= seconds]
     return max(ready, key=lambda point: getattr(point, by), default=None)
 
 

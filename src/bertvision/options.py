@@ -80,7 +80,7 @@ class FitOptions:
     )
     budget: float | None = option(
         None,
-        "Minutes that the whole run may take. A few batches are measured, then --epochs (at most 3) and --marks follow from it and, where even reading takes too long, --pairs and --limit.",
+        "Minutes that the whole run may take. A few batches are measured, then --epochs (at most 3) and --marks follow from it and, where even reading takes too long, --pairs and --limit; half-way through, --epochs are adjusted to the speed so far.",
     )
     batch_size: int = option(16, "Examples (for `squad2...`: windows) per batch.")
     lr: float | None = option(

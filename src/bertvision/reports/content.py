@@ -151,7 +151,7 @@ def _league(found: list[Finding]) -> list[Item]:
 def _reproduce(info: dict[str, Any]) -> list[Item]:
     items: list[Item] = []
     if "store" not in info:  # what `train` was told is partly the store's
-        items.append(Code("Spelled out", spelled_out(info["options"])))
+        items.append(Code(f"Spelled out{_but(info.get('plan', {}))}", spelled_out(info["options"])))
     items.append(Code("As it was called", str(info["command"])))
     digests = [{"what": f"{name.replace('_', '-')} data", "examples": part["examples"], "sha256": part["sha256"]}
                for name, part in info["data"].items()]  # fmt: skip
@@ -162,6 +162,13 @@ def _reproduce(info: dict[str, Any]) -> list[Item]:
     known = {**info["versions"], **info["machine"]}
     rows = [{"what": name, "is": str(value)} for name, value in known.items()]
     return [*items, Table("Versions and machine", "", rows)]
+
+
+def _but(plan: dict[str, Any]) -> str:
+    """What a budget changed half-way through cannot be spelled out."""
+    if plan.get("changed_at") is None:
+        return ""
+    return f" (but the learning rate of the first {plan['changed_at']} steps was that of {plan['epochs']} epochs)"
 
 
 def spelled_out(options: dict[str, Any]) -> str:

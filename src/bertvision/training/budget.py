@@ -1,4 +1,5 @@
-"""`fit --budget`: how much fine-tuning a time allows. A few batches are measured, the rest is reckoned from them."""
+"""`fit --budget`: how much fine-tuning a time allows. A few batches are measured, the rest is reckoned from them; and
+half-way through, once more from what is done, since the first batches are often faster than those that follow."""
 
 import math
 import tempfile
@@ -27,6 +28,7 @@ from bertvision.training.setting import HELD_OUT, OWN, Setting, prepare
 
 RESERVE, OVERHEAD = 0.04, 5.0  # of the budget, for what was reckoned too low; seconds, for scoring and saving
 MOST, LEAST = Fraction(3), Fraction(1, 20)  # epochs: more brings little, less is noise (docs/results.md)
+HUNDREDTH = Fraction(1, 100)
 WORTH = Fraction(1, 2)  # epochs through a lead: fewer leave it below its start
 BACKWARD = 2.0  # times as long as reading is what fine-tuning takes at least: where not even that fits, no trial of it
 LOOK = 0.55  # of the rest that heads on the encoder as it is may take before fine-tuning
@@ -65,8 +67,8 @@ class Solving(NamedTuple):
 
 
 def within(setting: Setting, started: float) -> tuple[Setting, float]:
-    """The setting with the epochs, marks, reading of pairs and number of examples that the budget allows, and when
-    fine-tuning has to be over."""
+    """The setting with the epochs, marks, reading of pairs and number of examples that the budget allows, and how many
+    seconds after the start fine-tuning has to be over."""
     options, budget = setting.options, setting.options.budget
     assert budget is not None
     if (options.epochs, options.marks) != (FitOptions.epochs, None):
@@ -99,16 +101,21 @@ def within(setting: Setting, started: float) -> tuple[Setting, float]:
         + (f", pairs read {chosen.pairs}" if chosen.pairs != setting.options.pairs else "")
         + (f", {chosen.limit:,} of {rows:,} examples" if chosen.limit != options.limit else "")
     )
-    tuned_by = started + allowed - _closing(options, Fraction(chosen.epochs), mark)
+    tuned_by = allowed - _closing(options, Fraction(chosen.epochs), mark)
     if chosen.limit != options.limit:
         return prepare(chosen, setting.progress, setting.encoder), tuned_by
     return replace(setting, options=chosen), tuned_by
 
 
-def epochs_in_time(step: int, steps_per_epoch: int, each: float, left: float) -> Fraction:
-    """Those that are reached if steps go on to take `each` seconds, rounded to hundredths."""
+def epochs_in_time(options: FitOptions, step: int, steps_per_epoch: int, each: float, left: float) -> Fraction:
+    """Instead of those that were planned, what can be reached if steps go on to take `each` seconds."""
     reached = step + max(0.0, left) / each
-    return min(MOST, max(Fraction(round(100 * reached / steps_per_epoch), 100), Fraction(step, steps_per_epoch)))
+    found = min(MOST, max(HUNDREDTH * int(100 * reached / steps_per_epoch), Fraction(step, steps_per_epoch)))
+    if options.polish_until is None:
+        return found
+    # A mark stays on its side of this: heads are polished there or not, and so much time was set aside.
+    until = Fraction(options.polish_until)
+    return max(found, until + HUNDREDTH) if Fraction(options.epochs) > until else min(found, until)
 
 
 def recipe(
@@ -159,7 +166,7 @@ def _too_short(budget: float, rest: float, ways: Mark) -> UserError:
 
 
 def _epochs(seconds: float, epoch: float) -> Fraction:
-    return min(MOST, max(Fraction(0), Fraction(int(100 * seconds / epoch), 100)))
+    return min(MOST, max(Fraction(0), HUNDREDTH * int(100 * seconds / epoch)))
 
 
 def better_way(setting: Setting, ways: list[str]) -> str:

@@ -68,7 +68,7 @@ class Fitting:
     """A run in the making: the loop, the marks that are done, and the directory they are written to."""
 
     def __init__(self, setting: Setting, path: Path, started: float, tuned_by: float | None) -> None:
-        self.setting, self.path, self.started, self.tuned_by = setting, path, started, tuned_by
+        self.setting, self.path, self.started = setting, path, started
         self.marks: list[dict[str, Any]] = []
         # Without CUDA: the CPU, the only other device whose random state is kept for --resume.
         accelerator = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision="no")
@@ -82,6 +82,8 @@ class Fitting:
         if self.loop.lead is not None:
             heads[self.loop.lead_name] = self.loop.lead
         self.info = provenance.describe(setting, heads)
+        if tuned_by is not None:
+            self.info["plan"] = {"epochs": options.epochs, "tuned_by": tuned_by}
 
     def open(self, run: Run, resume: bool) -> None:
         """Write run.json, or with `resume` check that it is the same run and go back to its last state."""
@@ -96,6 +98,8 @@ class Fitting:
         for part, name in (("data", "data"), ("weights_sha256", "encoder's weights")):
             if kept[part] != self.info[part]:
                 raise UserError(f"--resume: the {name} changed since the run was started.")
+        if "plan" in kept:
+            self.info["plan"] = kept["plan"]
         elapsed = load_state(run, self.loop)
         if (run.path / "scores.json").exists():
             self.marks = run.scores["marks"]
@@ -113,24 +117,24 @@ class Fitting:
             with self._guarded(interrupts, "before fine-tuning"):
                 lead.start(self.loop.lead, self.setting)
             self.loop.led, self.loop.seconds["start"] = True, time.perf_counter() - began
-        if self.tuned_by is not None and until > first + 1:
-            began = time.perf_counter()
+        plan = self.info.get("plan")
+        if plan and "changed_at" not in plan and until > first + 1:
             self._train(mark, (first + until) // 2, interrupts)
-            mark = self._in_time(mark, (time.perf_counter() - began) / (self.loop.step - first))
+            mark = self._in_time(mark)
         self._train(mark, self.loop.step_of(mark), interrupts)
         return mark
 
-    def _in_time(self, mark: Fraction, each: float) -> Fraction:
-        """Another last mark than was planned, if steps of `each` seconds ask for it."""
-        assert self.tuned_by is not None
-        left = self.tuned_by - time.perf_counter()
-        found = budget.epochs_in_time(self.loop.step, self.loop.steps_per_epoch, each, left)
-        options = self.setting.options
-        marks_now = ",".join(str(found if at == mark else at) for at in options.fractions())
+    def _in_time(self, mark: Fraction) -> Fraction:
+        """Another last mark than was planned, if the speed so far asks for it."""
+        loop, options, plan = self.loop, self.setting.options, self.info["plan"]
+        each, left = loop.seconds["loop"] / loop.step, plan["tuned_by"] - self._elapsed()
+        found = budget.epochs_in_time(options, loop.step, loop.steps_per_epoch, each, left)
+        marks_now = ",".join(map(str, [*options.fractions()[:-1], found]))
         ends: dict[str, Any] = {"epochs": str(found), "marks": marks_now}
         self.setting = replace(self.setting, options=replace(options, **ends))
-        self.total = self.loop.step_of(found)
+        self.total = loop.step_of(found)
         self.info["options"] |= ends  # --resume keeps to them
+        self.info["plan"] = plan | {"changed_at": loop.step}
         runs.write_json(self.run.path / "run.json", self.info)
         if found != mark:
             self.setting.progress.say(f"budget: at the speed of the first half, {found} instead of {mark} epochs")
