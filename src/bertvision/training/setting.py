@@ -146,7 +146,7 @@ def with_defaults(options: FitOptions, encoder: Encoder, dataset: Dataset, names
 def _polish_until(options: FitOptions, lead: str, dataset: Dataset) -> str | None:
     if lead != OWN:
         return POLISH_UNTIL
-    # Of spans every token is polished on: in that time fine-tuning brings more (docs/results.md, Rivals).
+    # Of spans every token is polished on: fine-tuning brings as much in less time (docs/results.md, Rivals).
     return "0" if options.budget is not None and dataset.kind == "span" else None
 
 
