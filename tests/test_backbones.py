@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 
+import bertvision
 from bertvision.backbones import packaged, tiny
 from bertvision.backbones.encoder import Encoder, load
 from bertvision.errors import UserError
@@ -125,6 +126,16 @@ def test_the_packaged_encoder_pools_and_tokenises_without_its_baked_in_limits() 
     with torch.no_grad():
         batch = encoder.batch(windows, np.array([1]))
         assert torch.equal(encoder(batch.inputs)[2], encoder.model.base_model(**batch.inputs).pooler_output)
+
+
+def test_weights_of_layers_are_not_told_where_the_pooler_is_among_them(table: Path, tmp_path: Path) -> None:
+    """Its output is not normalised as layers are, and it is none of them."""
+    names = ["learned-pooling:layers=0-2:normalised=yes", "learned-pooling-views:layers=0-2"]
+    run = bertvision.fit(
+        "table", train=table, heads=",".join(names), epochs=0, polish=1, limit=40, out=tmp_path / "run", quiet=True
+    )
+    weights = run.scores["marks"][0]["layer_weights"]
+    assert {name.removesuffix("+polish"): len(found) for name, found in weights.items()} == {names[1]: 3}
 
 
 def test_altered_packaged_weights_are_noticed(tmp_path: Path) -> None:

@@ -106,6 +106,14 @@ BAD_FILES = {
     "word among scores": (lines("text,label", *SCORES, "more,n/a"), "row 61: label 'n/a' among numbers"),
     "broken UTF-8": (GOOD + b"caf\xe9 films,pos\n", "line 62: not valid UTF-8"),
     "few rows": (lines("text,label", "a,x", "b,y", "c,x"), "too few"),
+    "NaN class": (
+        lines("text,label", *(f"{t},{i % 2}" for i, (t, _) in enumerate(sentences(30))), "more,nan"),
+        "row 31: label 'nan' among numbers",
+    ),
+    "no class twice": (
+        lines("text,label", *(f"{t},{i}x" for i, (t, _) in enumerate(sentences(15)))),
+        "is of another class",
+    ),
     "open quote": (GOOD + b'"never closed,pos\n', "line"),
 }
 
@@ -237,6 +245,14 @@ def test_heads_are_counted_at_a_shape_and_shown_layer_by_layer(command: Command)
         code, _, err = command(*arguments)
         assert code == 1
         assert message in err
+
+
+def test_a_shape_is_given_by_numbers_or_by_a_backbone(command: Command) -> None:
+    for arguments in (("show", "head", "adapter-64", "--features", 1024), ("ls", "heads", "--layers", 25)):
+        code, _, error = command(*arguments)
+        assert (code, "Give --layers and --features" in error) == (1, True)
+    code, _, error = command("ls", "heads", "--backbone", "tiny", "--layers", 25)
+    assert (code, "of its own" in error) == (1, True)
 
 
 def test_the_league_ranks_models_and_marks_the_front(command: Command, table: Path, tmp_path: Path) -> None:

@@ -90,6 +90,10 @@ def test_what_cannot_be_cut_is_refused(run: Run, tmp_path: Path) -> None:
         bertvision.cut(run.path, 1, out=tmp_path / "there", quiet=True)
     with pytest.raises(UserError, match="layers"):
         bertvision.cut(run.path, 1, heads="adapter-64:layers=0-2", out=tmp_path / "whole", quiet=True)
+    with pytest.raises(UserError, match="--epochs 'much' is not a number"):
+        bertvision.cut(run.path, 1, epochs="much", out=tmp_path / "whole", quiet=True)
+    with pytest.raises(UserError, match="--tolerance -1 must not be negative"):
+        bertvision.cut(run.path, tolerance=-1, out=tmp_path / "whole", quiet=True)
     assert not (tmp_path / "whole").exists()
     assert not (run.path / "cuts").exists()
 

@@ -147,6 +147,15 @@ def test_the_ensemble_is_preferred_unless_another_is_clearly_better() -> None:
     assert preferred({"encoder": outputs["encoder"]}, judge, "accuracy") == "encoder"
 
 
+@pytest.mark.parametrize("second", [0, 4, 36, 40])
+def test_a_class_that_is_hardly_held_out_gives_no_threshold(second: int) -> None:
+    """All of one class: the threshold would lie above, or below, every probability that was seen."""
+    targets = (np.arange(40) < second).astype(int)
+    outputs = {name: RANDOM.dirichlet([1, 1], 40) for name in ("encoder", "head")}
+    assert "ensemble-matched" not in ensembles(outputs, judge_of(targets), "accuracy")
+    assert "ensemble-matched" in ensembles(outputs, judge_of(np.arange(40) % 2), "accuracy")
+
+
 def test_ensembles_take_the_encoder_and_the_best_head() -> None:
     targets = np.arange(100) % 2
     good, poor = np.eye(2)[targets] * 0.8 + 0.1, np.full((100, 2), 0.5)

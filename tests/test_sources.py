@@ -1,6 +1,7 @@
 """Training from stores, and where the states of a resting encoder come from: memory, a store, or the encoder again."""
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,16 @@ def test_a_store_without_dev_is_trained_and_shown_by_what_was_held_out(
     assert code == 0
     assert "held-out accuracy" in out
     assert command("league", tmp_path / "run")[0] == 0
+    code, out, _ = command("evaluate", tmp_path / "run", "--store", tmp_path / "store")
+    assert code == 0
+    assert "held-out" in out
+
+
+def test_what_a_killed_command_left_is_not_said_to_be_resumable(table: Path, tmp_path: Path) -> None:
+    extracted(table, tmp_path / "store")
+    (tmp_path / "run.partial").mkdir()
+    with pytest.raises(UserError, match="was killed: remove it"):
+        bertvision.train(tmp_path / "store", heads="adapter-64-views", out=tmp_path / "run", quiet=True)
 
 
 def test_heads_are_left_out_whose_views_are_not_there(pair_table: Path, tmp_path: Path) -> None:
@@ -198,6 +209,11 @@ def test_the_planner_chooses_what_is_fastest_and_possible() -> None:
     assert choose(estimates(work, rates), "auto").mode == "int8"  # a slow encoder: never twice
     assert choose(estimates(work, replace(rates, flops=1e14)), "auto").mode == "recompute"  # a fast one: no disk
     assert choose(estimates(replace(work, windows=1000, tokens=170_000), rates), "auto").mode == "memory"
+    # Texts whose heads read every token are kept in memory as far as these are, and not left out.
+    texts = replace(work, tokens=10_000_000, sequences=2, shape=replace(work.shape, span=False))
+    roomy = replace(rates, memory=64 * 10**9)
+    assert choose(estimates(texts, roomy), "auto").mode != "memory"
+    assert choose(estimates(replace(texts, tokens=1_000_000), roomy), "auto").mode == "memory"
     little = replace(rates, disk=10**9)
     assert choose(estimates(work, little), "auto").mode == "recompute"
     with pytest.raises(UserError, match=r"--mode stored cannot be done here \(fp16: .* only 1.0 GB of disk"):
@@ -237,6 +253,15 @@ def test_states_of_the_original_project_are_imported(tokens: bool, tmp_path: Pat
     run = bertvision.train(tmp_path / "store", heads="closed-form,adapter-64", out=tmp_path / "run", quiet=True)
     best = "closed-form" if tokens else "adapter-64"
     assert run.scores["marks"][0]["held_out"][best]["accuracy"]["value"] > 0.9 or not tokens
+    assert "| encoder |" not in (run.path / "README.md").read_text()  # nobody asked it
+    assert "is not known" in bertvision.report(run.path, out=tmp_path / "report.md").read_text()
+    damaged = next((tmp_path / "store").glob("held_out*.safetensors"))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    code, _, error = command("store", "verify", tmp_path / "store")
+    assert code == 1
+    mending = shlex.split(error.partition("This rewrites just that: bertvision ")[2])
+    assert command(*mending)[0] == 0
+    assert command("store", "verify", tmp_path / "store")[0] == 0
     code, _, error = command("predict", tmp_path / "run", "a text")
     assert code == 1
     assert "whose encoder is not known" in error

@@ -322,7 +322,9 @@ def test_two_writers_of_one_part_and_a_full_disk(table: Path, tmp_path: Path, mo
         "save_file",
         lambda tensors, path: second(tensors, path) if "train" in str(path) else save(tensors, path),
     )
-    with pytest.raises(UserError, match=r"disk is full .* What is written is kept; make room, then go on: bertvision"):
+    with pytest.raises(
+        UserError, match=r"disk is full .* Make room, then go on \(what is written is kept\): bertvision"
+    ):
         extracted(table, out)
     assert not list(out.glob(".*tmp"))
     monkeypatch.setattr(writer, "save_file", save)

@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 from conftest import sentences, write_csv
 
+from bertvision.backbones.encoder import load as backbone
 from bertvision.errors import UserError
 from bertvision.options import FitOptions
 from bertvision.tasks import load as load_task
@@ -122,6 +123,22 @@ def test_a_class_is_never_held_out_entirely() -> None:
     rest, _ = hold_out(data)
     assert data.targets is not None
     assert 1 in data.targets[rest]
+
+
+def test_nothing_to_hold_out_is_said() -> None:
+    """As with --limit below the number of classes: one example is left of each."""
+    with pytest.raises(UserError, match="Each of the 20 examples is of another class"):
+        hold_out(examples(20, classes=20))
+
+
+def test_half_a_surrogate_pair_is_read_as_the_sign_for_what_cannot_be_read(tmp_path: Path) -> None:
+    """What is left in JSON of an emoji that was cut off; no tokenizer takes it."""
+    rows = [{"text": f"{text} \ud83d", "label": label} for text, label in sentences(40)]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = load("table", train=tmp_path / "t.jsonl").train
+    assert all(text.endswith(" \N{REPLACEMENT CHARACTER}") for text in found.texts)
+    encoder = backbone("tiny", 2, seed=0)
+    assert len(encoder.encode(found, 64)) == len(found)
 
 
 def test_a_sample_of_scores_covers_every_tenth() -> None:

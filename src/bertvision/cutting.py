@@ -13,6 +13,7 @@ from bertvision.backbones import encoder as backbone_family
 from bertvision.errors import UserError
 from bertvision.heads.base import Shape
 from bertvision.model import Model
+from bertvision.options import fraction
 from bertvision.progress import Progress
 from bertvision.runs import Run, check, filling, partial_of, write_json
 from bertvision.training import card
@@ -29,13 +30,15 @@ def cut(
     *,
     tolerance: float = 0.5,
     heads: str | None = None,
-    epochs: str = "0",
+    epochs: str | float = "0",
     out: str | None = None,
     progress: Progress | None = None,
 ) -> Run:
     """A new run whose encoder has only the first `layers` of the old one's, or as few as lose no more than `tolerance`
     points on held-out examples; heads are fitted anew, after `epochs` more of fine-tuning."""
-    progress = progress or Progress()
+    progress, epochs = progress or Progress(), str(fraction("--epochs", str(epochs)))
+    if tolerance < 0:
+        raise UserError(f"--tolerance {tolerance} must not be negative.")
     evidence = Evidence(reference, tolerance, progress)
     examples = evidence.examples  # refuses stores, and data that has changed, before anything is made
     whole = evidence.info["shape"]["layers"] - 1

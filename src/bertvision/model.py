@@ -20,7 +20,7 @@ from bertvision.registry import unknown
 from bertvision.runs import open_run
 from bertvision.spans import ALTERNATIVES, argmax_spans, best_spans, n_best
 from bertvision.tasks import tasks
-from bertvision.tasks.reading import read_text
+from bertvision.tasks.reading import read_text, whole
 from bertvision.training.answering import answer
 from bertvision.training.checkpoints import load_ensembles, load_heads
 from bertvision.training.collect import Encoded, Tick, encode
@@ -109,7 +109,7 @@ class Model:
             raise UserError(f"A null threshold is for spans; '{self.run.path}' answers with a {self.kind}.")
         if not texts:
             return []
-        examples = Examples(list(texts), list(pairs) if pairs is not None else None, None)
+        examples = Examples([*map(whole, texts)], [*map(whole, pairs)] if pairs is not None else None, None)
         if self.shape.span:
             return self._answers(examples, top, null_threshold)
         outputs = self.outputs(examples)[self.name]
@@ -191,7 +191,8 @@ def load(reference: str | Path, model: str | None = None) -> Model:
 def predict_file(model: Model, path: Path, **options: Any) -> tuple[Examples, list[dict[str, Any]]]:
     """Texts of a table file with the run's columns, or of a .txt file (one per line), and the answers."""
     if path.suffix == ".txt" and not model.pairs:
-        examples = Examples([line for line in read_text(path).splitlines() if line.strip()], None, None)
+        lines = read_text(path).replace("\r\n", "\n").split("\n")  # `splitlines` would also cut at U+2028 and its like
+        examples = Examples([line for line in lines if line.strip()], None, None)
     else:
         roles = {**model.info["roles"], "label": None}
         examples = tasks[model.options.task].read(path, roles, model.labels)

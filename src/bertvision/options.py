@@ -28,7 +28,8 @@ class FitOptions:
         None, "Folder with the task's files (or the folder above it). Without it: the Hugging Face hub."
     )
     train: str | None = option(
-        None, "Task `table`: CSV, TSV, JSONL or Parquet file to train on; `squad2`: a SQuAD JSON file."
+        None,
+        "Task `table`: CSV, TSV (quotes are read as they stand), JSONL or Parquet file to train on; `squad2`: a SQuAD JSON file.",
     )
     dev: str | None = option(
         None, "File to report on, like --train. Task `table` without it: a tenth of train is set aside for that."

@@ -2,7 +2,7 @@
 
     RUN/run.json            every option, versions, digests, costs, parameters
     RUN/scores.json         every model's scores at every mark, and which one was selected
-    RUN/log.jsonl           the loss while training, one line every few steps
+    RUN/log.jsonl           the loss while training, one line every step
     RUN/predictions/        one Parquet file per mark: every model's predictions, held-out and dev
     RUN/README.md           the model card
     RUN/analysis/           what analyses found that took minutes
@@ -26,6 +26,8 @@ from bertvision.registry import unknown
 # What begins the names of columns about a model's answers in words: the answer, the next best, and how likely none is.
 SAID = {"answers": "answer: ", "seconds": "second: ", "nulls": "null: "}
 
+UNFINISHED = ("state", "states")  # folders that a run has only until it is whole
+
 
 class Run:
     """A run directory, finished or not."""
@@ -40,6 +42,12 @@ class Run:
     @property
     def scores(self) -> dict[str, Any]:
         return read_json(self.path / "scores.json")
+
+    @property
+    def encoder_answered(self) -> bool:
+        """Of states that were imported, nobody knows what the encoder itself would answer: it counts as undecided."""
+        store = self.info.get("store")
+        return store is None or store["encoder"] is not None
 
     def mark(self, epoch: str) -> dict[str, Any]:
         """The entry of one mark in scores.json."""
@@ -124,8 +132,10 @@ def check(path: Path, resume: bool) -> None:
     if resume:
         if not (partial / "run.json").exists():
             raise UserError(f"There is nothing to resume: no '{partial}'. Run the command without --resume.")
-    elif partial.exists():
+    elif (partial / "run.json").exists():
         raise UserError(f"'{partial}' is an unfinished run. Go on with --resume, or remove it to start afresh.")
+    elif partial.exists():
+        raise UserError(f"'{partial}' was left by a command that was killed: remove it to start afresh.")
 
 
 def start(path: Path, resume: bool) -> Run:
@@ -141,7 +151,7 @@ def start(path: Path, resume: bool) -> Run:
 
 
 def finish(run: Run, path: Path) -> Run:
-    for unneeded in ("state", "states"):
+    for unneeded in UNFINISHED:
         shutil.rmtree(run.path / unneeded, ignore_errors=True)
     run.path.rename(path)
     return Run(path)

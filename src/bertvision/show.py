@@ -1,5 +1,6 @@
 """Results as tables for people to read in a terminal."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -45,10 +46,12 @@ def run(finished: Run) -> None:
     last, costs = marks[-1], info["costs"]
     for split in (key for key in entry if key.startswith("dev")):
         found = entry[split][selected["model"]][metric]
+        encoder = ""
+        if finished.encoder_answered:
+            encoder = f"; encoder alone after {last['epoch']}: {last[split]['encoder'][metric]['value']:.3f}"
         console.print(
             f"Selected: [bold]{selected['model']}[/] at {selected['mark']} epochs, {split} {metric}"
-            rf" {found['value']:.3f} \[{found['low']:.3f}, {found['high']:.3f}]; encoder alone after {last['epoch']}:"
-            f" {last[split]['encoder'][metric]['value']:.3f}.",
+            rf" {found['value']:.3f} \[{found['low']:.3f}, {found['high']:.3f}]{encoder}.",
             highlight=False,
         )
         if "found_f1" in entry[split][selected["model"]]:
@@ -103,9 +106,13 @@ def _less_data(console: Console, entry: dict[str, Any], metric: str) -> None:
 def _profile(console: Console, entry: dict[str, Any]) -> None:
     """How much each layer knows by itself, where a closed-form head has found out on the way."""
     name, values = next(iter(entry.get("layer_profiles", {}).items()), (None, []))
+    layers: Sequence[int] = ()
     if name:
+        from bertvision.heads.variants import parse
+
+        layers = parse(name.removesuffix("+polish")).layers or range(len(values))
         console.print(f"{name}, each layer alone (train, leave-one-out), {entry['epoch']} epochs:", highlight=False)
-    for layer, value in enumerate(values):
+    for layer, value in zip(layers, values, strict=True):
         _bar(console, f"layer {layer}", value, "magenta")
 
 
@@ -115,10 +122,11 @@ def _bar(console: Console, label: str, value: float, colour: str) -> None:
 
 
 def evaluation(result: dict[str, Any]) -> None:
-    for split in (key for key in result if key.startswith("dev")):
+    for split in [key for key in result if key.startswith("dev")] or ["held_out"]:
         first = next(iter(result[split].values()))
         board = Table(
-            title=escape(f"{result['run']} at {result['mark']}: {split}"), caption="* selected on held-out data"
+            title=escape(f"{result['run']} at {result['mark']}: {split.replace('_', '-')}"),
+            caption="* selected on held-out data",
         )
         board.add_column("model")
         for metric in first:

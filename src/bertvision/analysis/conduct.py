@@ -37,7 +37,7 @@ def analyse(
         if analysis.deep and not (only or deep or evidence.has(name)):
             continue
         try:
-            tables = analysis.find(evidence)
+            tables = [table for table in analysis.find(evidence) if table.rows]
         except UserError as error:
             if only:
                 raise

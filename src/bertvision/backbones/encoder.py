@@ -270,12 +270,11 @@ def _check_weights(name: str, model: Any, missing: Iterable[str]) -> None:
 
 
 def _not_loaded(name: str, error: Exception) -> UserError:
+    first = str(error).strip().split("\n")[0]
     if "/" in name or Path(name).exists():
-        first = str(error).strip().split("\n")[0]
         return UserError(f"--backbone '{name}' could not be loaded: {first}")
-    return unknown(
-        "backbone", name, list(backbones), "Give a name of `bertvision ls backbones`, a folder, or a hub name."
-    )
+    ways = "Give a name of `bertvision ls backbones`, a folder, or a name of the Hugging Face hub"
+    return unknown("backbone", name, list(backbones), f"{ways} (which says: {first}).")
 
 
 def _flat(rows: Iterable[list[int]], dtype: Any) -> np.ndarray:

@@ -162,7 +162,9 @@ def score(
 def league(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN...", help="Run directories (RUN@3/10: that mark), or stores: all runs from them."),
+        typer.Argument(
+            metavar="RUN...", help="Run directories (RUN@3/10: that mark), or stores: all runs in runs/ from them."
+        ),
     ],
     json: Json = False,
     debug: Debug = False,

@@ -97,7 +97,8 @@ def show_head(
     chosen = kind or recipe.kinds[0]
     if chosen not in recipe.kinds:
         raise UserError(f"--kind '{chosen}': '{name}' is for {', '.join(recipe.kinds)}.")
-    shape, donor = _shape(chosen, layers, features, labels, backbone or ("minilm-l6" if layers is None else None))
+    usual = "minilm-l6" if layers is None and features is None else None
+    shape, donor = _shape(chosen, layers, features, labels, backbone or usual)
     assert shape is not None
     check(name, shape)
     rows = layer_table(name, shape, tokens, donor)
@@ -117,6 +118,8 @@ def _shape(
     from bertvision.heads.base import Shape
 
     span, outputs = kind == "span", {"score": 1, "span": 2}.get(kind or "class", labels)
+    if backbone is not None and (layers, features) != (None, None):
+        raise UserError("--backbone has layers and features of its own: leave out --layers and --features.")
     if backbone is not None:
         from bertvision.backbones.encoder import load
 

@@ -174,13 +174,14 @@ def import_(
     labels: Annotated[str, typer.Option(help="Name of the dataset of labels.")] = "labels",
     mask: Annotated[str, typer.Option(help="Name of the dataset of masks, if there is one.")] = "attention_mask",
     dtype: Annotated[str, typer.Option(help="fp32, fp16, bf16 or int8.")] = "fp16",
+    repair: Repair = False,
     debug: Debug = False,
 ) -> None:
     """Make a store of hidden states that were kept as HDF5, padded and in float32, as the original project did."""
     from bertvision.progress import Progress
     from bertvision.training.imported import import_hdf5
 
-    _print_info(import_hdf5(file, dev, kind, (states, labels, mask), out, dtype, Progress()), False)
+    _print_info(import_hdf5(file, dev, kind, (states, labels, mask), out, dtype, repair, Progress()), False)
 
 
 def _print_info(store: Any, as_json: bool) -> None:

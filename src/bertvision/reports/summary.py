@@ -27,6 +27,8 @@ def _what(finding: Finding) -> str:
 
 def _by_how_much(finding: Finding) -> str:
     parts = []
+    if not finding.evidence.run.encoder_answered:
+        return "What the encoder itself would answer is not known: its states were imported."
     if finding.model != "encoder":
         parts.append(f"{clearly(finding.above)} the encoder at the same mark ({interval(finding.above, True)})")
     if finding.mark != finding.last:
@@ -76,7 +78,7 @@ def facts(finding: Finding) -> list[Fact]:
     """The same at a glance."""
     score, costs, heads = finding.score, finding.costs, finding.heads
     made = [Fact(f"{_split(finding)} {finding.metric}", number(score["value"]), _range(score))]
-    if finding.model != "encoder":
+    if finding.model != "encoder" and finding.evidence.run.encoder_answered:
         made.append(Fact("above the encoder", number(finding.above["value"], True), _range(finding.above, True)))
     for label, key, write in (("time", "seconds", duration), ("peak memory", "peak_memory_bytes", size),
                               ("disk", "disk_bytes", size)):  # fmt: skip

@@ -19,7 +19,10 @@ from bertvision.errors import UserError
 class Place:
     def __init__(self, url: str | Path) -> None:
         self.url = str(url)
-        self.files, root = fsspec.url_to_fs(self.url)
+        try:
+            self.files, root = fsspec.url_to_fs(self.url)
+        except (ImportError, ValueError) as error:  # of a protocol that needs another package, or is not known
+            raise UserError(f"'{url}' cannot be reached: {error}.") from None
         self.is_local = "file" in self.files.protocol if isinstance(self.files.protocol, tuple) else False
         self.root = str(Path(root)) if self.is_local else root.rstrip("/")
         self._fetched: dict[str, Path] = {}

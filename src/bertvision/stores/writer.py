@@ -1,6 +1,5 @@
 """Write a store shard by shard: each is whole or not there, so that the same command can always go on."""
 
-import errno
 import fcntl
 import hashlib
 import os
@@ -14,17 +13,15 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertvision.errors import UserError
+from bertvision.errors import UserError, disk_errors
 from bertvision.stores.codec import PLAIN, Codec, codec, restored
 from bertvision.stores.format import MANIFEST, PLAN, Header, Shard, check_same, damaged, has_size
 from bertvision.stores.place import Place, digest
 
 CONSTANTS = "constants.safetensors"
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Writer:
@@ -48,7 +45,7 @@ class Writer:
     def writing(self, repair: bool) -> Iterator[None]:
         """Inside, this process alone writes this part, and what is damaged has been removed."""
         part, of = self.part
-        with self._full_disk(), ExitStack() as held:
+        with disk_errors(f"then go on (what is written is kept): {self.command}"), ExitStack() as held:
             # Parts may run side by side; the whole is written alone.
             held.enter_context(self._lock("", fcntl.LOCK_EX if of == 1 else fcntl.LOCK_SH))
             held.enter_context(self._lock(f"-{part}-{of}", fcntl.LOCK_EX))
@@ -165,17 +162,6 @@ class Writer:
             except OSError:
                 raise UserError(f"'{self.place}' is being written by another process.") from None
             yield
-
-    @contextmanager
-    def _full_disk(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, SafetensorError) as error:
-            if getattr(error, "errno", None) in FULL or any(f"os error {code})" in str(error) for code in FULL):
-                raise UserError(
-                    f"The disk is full ({error}). What is written is kept; make room, then go on: {self.command}"
-                ) from None
-            raise
 
 
 def finite(states: Tensor, ids: Callable[[], str]) -> None:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from bertvision.errors import UserError
 
 Columns = dict[str, list[Any]]  # name -> values
+HALF = re.compile("[\ud800-\udfff]")
 FORMATS = ".csv, .tsv, .jsonl (or .json, one object per line), .parquet"
 
 
@@ -70,7 +72,8 @@ def _to_columns(path: Path, lines: Any, header: bool, torn: list[int] | None) ->
             if torn is None:
                 raise UserError(
                     f"'{path}', line {lines.line_num}: {len(fields)} fields where {len(names)} were expected"
-                    f" ({', '.join(names[:6])}). A field that holds the delimiter must be quoted (CSV)."
+                    f" ({', '.join(names[:6])}). A field that holds the delimiter must be quoted, and the file called"
+                    " .csv: quotes in a .tsv are read as they stand."
                 )
             torn.append(lines.line_num)
             continue
@@ -132,7 +135,12 @@ def texts_of(path: Path, column: str, values: list[Any]) -> list[str]:
     for row, value in enumerate(values, 1):
         if not isinstance(value, str):
             raise UserError(f"'{path}', row {row}: column '{column}' holds {value!r}, not a text.")
-    return values
+    return [whole(value) for value in values]
+
+
+def whole(text: str) -> str:
+    """Half a surrogate pair, which is what JSON holds of an emoji that was cut off, cannot be encoded: put a sign."""
+    return text if text.isascii() else HALF.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def finite_scores(path: object, column: str, values: list[Any]) -> np.ndarray:

@@ -48,6 +48,11 @@ def split(examples: Examples, share: float, most: int, purpose: str) -> tuple[np
         lost = np.setdiff1d(examples.targets[chosen], examples.targets[rest])
         back = np.isin(examples.targets[chosen], lost)
         rest, chosen = np.sort(np.concatenate([rest, chosen[back]])), chosen[~back]
+    if not len(chosen):
+        raise UserError(
+            f"Each of the {len(rest)} examples is of another class, so none can be held out to choose on:"
+            " raise --limit, or is --label the right column?"
+        )
     return rest, chosen
 
 

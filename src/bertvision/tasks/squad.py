@@ -16,7 +16,7 @@ import numpy as np
 from bertvision.errors import UserError
 from bertvision.options import FitOptions
 from bertvision.tasks import QUESTION_OPTIONS, Roles, Task, tasks
-from bertvision.tasks.reading import read_columns, read_text, texts_of
+from bertvision.tasks.reading import read_columns, read_text, texts_of, whole
 from bertvision.types import Answer, Dataset, Examples, Questions
 
 HUB_NAME = "rajpurkar/squad_v2"
@@ -129,7 +129,7 @@ def _rows(source: object, found: Any) -> Iterator[dict[str, Any]]:
     for i, article in enumerate(part(found, "data", "the file", list)):
         for j, paragraph in enumerate(part(article, "paragraphs", f"data[{i}]", list)):
             place = f"data[{i}].paragraphs[{j}]"
-            context = part(paragraph, "context", place, str)
+            context = whole(part(paragraph, "context", place, str))
             for k, row in enumerate(part(paragraph, "qas", place, list)):
                 here = f"{place}.qas[{k}]"
                 answers = part(row, "answers", here, list) if isinstance(row, dict) and "answers" in row else []
@@ -137,9 +137,9 @@ def _rows(source: object, found: Any) -> Iterator[dict[str, Any]]:
                     "id": str(part(row, "id", here, (str, int))),
                     "title": str(article.get("title", i)),
                     "context": context,
-                    "question": part(row, "question", here, str),
+                    "question": whole(part(row, "question", here, str)),
                     "answers": [
-                        Answer(part(answer, "text", here, str), part(answer, "answer_start", here, int))
+                        Answer(whole(part(answer, "text", here, str)), part(answer, "answer_start", here, int))
                         for answer in answers
                     ],
                     "impossible": bool(row.get("is_impossible")),

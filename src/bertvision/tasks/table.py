@@ -52,8 +52,8 @@ def load(options: FitOptions) -> Dataset:
 def read_table(path: Path, roles: Roles, labels: tuple[str, ...]) -> Examples:
     """A file with the columns that another one was trained on; where the label is missing, so are the targets."""
     found = read_columns(path)
-    text = _column(path, found, "--text", roles["text"], ())
-    pair = _column(path, found, "--text-pair", roles["pair"], ()) if roles["pair"] else None
+    text = _column(path, found, "the text", roles["text"], ())
+    pair = _column(path, found, "the second text", roles["pair"], ()) if roles["pair"] else None
     label = roles["label"] if roles["label"] in found else None
     return _examples(path, found, text, pair, label, labels)
 
@@ -74,6 +74,11 @@ def infer_kind(path: Path, values: list[Any]) -> tuple[str, str]:
         return "class", "the labels are not all numbers"
     if fractions:
         return "score", "the labels are numbers with fractions"
+    for row, number in enumerate(numbers, 1):
+        if not math.isfinite(number):
+            raise UserError(
+                f"'{path}', row {row}: label '{values[row - 1]}' among numbers. Mend it, or say --kind class."
+            )
     different = len(set(numbers))
     if different > MOST_CLASSES:
         return "score", f"the labels are {different} different numbers"

@@ -74,7 +74,7 @@ def within(setting: Setting, started: float) -> tuple[Setting, float]:
     if (options.epochs, options.marks) != (FitOptions.epochs, None):
         raise UserError("--budget decides about --epochs and --marks: leave these out.")
     allowed, preparing = 60 * budget * (1 - RESERVE) - OVERHEAD, time.perf_counter() - started
-    rows = sum(len(setting.encoded[split]) for split in ("train", HELD_OUT))
+    rows = sum(len(setting.parts[split]) for split in ("train", HELD_OUT))
     solving = Solving(0.0, 0.0) if setting.shape.span else solve_seconds(setting)
     mark = mark_seconds(setting, solving)
     # The lead needs the joint states of some examples, and is solved on them.

@@ -21,10 +21,11 @@ KINDS = {
 
 def write(run: Run, path: Path) -> None:
     """Beside run.json and scores.json of a run that will be called `path`."""
-    (run.path / "README.md").write_text("\n".join(_lines(run.info, run.scores, path)) + "\n", encoding="utf-8")
+    (run.path / "README.md").write_text("\n".join(_lines(run, path)) + "\n", encoding="utf-8")
 
 
-def _lines(info: dict[str, Any], scores: dict[str, Any], path: Path) -> Iterator[str]:
+def _lines(run: Run, path: Path) -> Iterator[str]:
+    info, scores = run.info, run.scores
     options, metric, selected = info["options"], scores["metric"], scores["selected"]
     entry = next(entry for entry in scores["marks"] if entry["epoch"] == selected["mark"])
     splits = [name for name in entry if name.startswith("dev")] or ["held_out"]
@@ -57,7 +58,7 @@ def _lines(info: dict[str, Any], scores: dict[str, Any], path: Path) -> Iterator
     yield "|---" * (2 + len(info["metrics"])) + "|"
     for split in splits:
         for name in dict.fromkeys([selected["model"], entry["best_head"], "encoder"]):
-            if name in entry[split]:
+            if name in entry[split] and (name != "encoder" or run.encoder_answered):
                 found = entry[split][name]
                 cells = [_score(found[one]) if one in found else "-" for one in info["metrics"]]
                 yield f"| {split.replace('_', '-')} | {name} | {' | '.join(cells)} |"

@@ -69,6 +69,7 @@ class ExtractOptions:
 def extract(source: str, fit: FitOptions, options: ExtractOptions, progress: Progress) -> Store | None:
     """Write a store, or what is missing of it. None: other parts are not finished yet."""
     command = command_of(source, fit, options)
+    Place(options.out)  # refuses what cannot be reached, before any work
     encoder, fit, origin = source_of(source, fit)
     setting = prepare(replace(fit, heads="none"), progress, encoder)
     # A single text, or a question, has no second one to be read by itself.

@@ -1,6 +1,5 @@
 """`fit`: fine-tune up to each mark; there, evaluate encoder, heads and ensembles, and keep a checkpoint."""
 
-import errno
 import math
 import time
 from collections.abc import Iterator
@@ -13,10 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from safetensors import SafetensorError
 
 from bertvision import runs
-from bertvision.errors import Interrupted, UserError
+from bertvision.errors import Interrupted, UserError, disk_errors
 from bertvision.heads.base import Head
 from bertvision.options import FitOptions, differences
 from bertvision.progress import Progress
@@ -39,14 +37,21 @@ def fit(options: FitOptions, *, resume: bool = False, progress: Progress | None 
     runs.check(path, resume)
     try:
         setting = prepare(_kept(options, path) if resume else options, progress or Progress())
+        accelerator = _accelerator()
+        setting.encoder.to(accelerator.device)  # before a budget measures how fast it is
         if options.budget is not None and not resume:
             setting, tuned_by = budget.within(setting, started)
         options = setting.options
-        provenance.check_disk(path, setting.encoder, len(options.fractions()))
-        fitting = Fitting(setting, path, started, tuned_by)
+        if not resume:  # which has taken its part of the disk already
+            provenance.check_disk(path, setting.encoder, len(options.fractions()))
+        fitting = Fitting(setting, accelerator, path, started, tuned_by)
     except KeyboardInterrupt:
         raise Interrupted("Interrupted before training; nothing was written.") from None
-    with _disk_errors(path), Interrupts() as interrupts:
+    go_on = (
+        f"then go on: the same command with --out {path} --resume (what is done so far is kept in"
+        f" '{runs.partial_of(path)}')."
+    )
+    with disk_errors(go_on), Interrupts() as interrupts:
         fitting.open(runs.start(path, resume), resume)
         for mark in options.fractions():
             fitting.evaluate(fitting.advance(mark, interrupts), interrupts)
@@ -64,17 +69,22 @@ def _kept(options: FitOptions, path: Path) -> FitOptions:
     return replace(options, **{name: kept[name] for name in budget.DECIDED})
 
 
+def _accelerator() -> Accelerator:
+    # Without CUDA: the CPU, the only other device whose random state is kept for --resume.
+    accelerator = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision="no")
+    if accelerator.num_processes > 1:
+        raise UserError("fit runs as one process so far: start it without accelerate launch or torchrun.")
+    return accelerator
+
+
 class Fitting:
     """A run in the making: the loop, the marks that are done, and the directory they are written to."""
 
-    def __init__(self, setting: Setting, path: Path, started: float, tuned_by: float | None) -> None:
+    def __init__(
+        self, setting: Setting, accelerator: Accelerator, path: Path, started: float, tuned_by: float | None
+    ) -> None:
         self.setting, self.path, self.started = setting, path, started
         self.marks: list[dict[str, Any]] = []
-        # Without CUDA: the CPU, the only other device whose random state is kept for --resume.
-        accelerator = Accelerator(cpu=not torch.cuda.is_available(), mixed_precision="no")
-        if accelerator.num_processes > 1:
-            raise UserError("fit runs as one process so far: start it without accelerate launch or torchrun.")
-        setting.encoder.to(accelerator.device)
         options = setting.options
         heads = build(setting.names, setting.shape, options.seed, accelerator.device, setting.encoder.top)
         self.loop = loop_of(setting, heads, accelerator)
@@ -98,8 +108,7 @@ class Fitting:
         for part, name in (("data", "data"), ("weights_sha256", "encoder's weights")):
             if kept[part] != self.info[part]:
                 raise UserError(f"--resume: the {name} changed since the run was started.")
-        if "plan" in kept:
-            self.info["plan"] = kept["plan"]
+        self.info |= {name: kept[name] for name in ("command", "plan") if name in kept}
         elapsed = load_state(run, self.loop)
         if (run.path / "scores.json").exists():
             self.marks = run.scores["marks"]
@@ -259,18 +268,3 @@ def write_predictions(path: Path, setting: Setting, made: marks.Report) -> None:
                     prefix + name: values for prefix, values in zip(runs.SAID.values(), said, strict=True)
                 }
     runs.write_predictions(path, columns)
-
-
-@contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
-    """A full disk is the user's to mend; what was written whole stays, so that --resume can go on."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        if getattr(error, "errno", None) in full or any(f"os error {code})" in str(error) for code in full):
-            raise UserError(
-                f"The disk is full ({error}). Make room, then go on: the same command with --out {path} --resume"
-                f" (what is done so far is kept in '{runs.partial_of(path)}')."
-            ) from None
-        raise

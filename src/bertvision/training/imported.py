@@ -30,7 +30,14 @@ METRICS = {"class": ("accuracy",), "score": ("pearson", "spearman")}
 
 
 def import_hdf5(
-    train: Path, dev: Path | None, kind: str, names: tuple[str, str, str], out: str, dtype: str, progress: Progress
+    train: Path,
+    dev: Path | None,
+    kind: str,
+    names: tuple[str, str, str],
+    out: str,
+    dtype: str,
+    repair: bool,
+    progress: Progress,
 ) -> Store:
     """`names` of the datasets: states, labels, mask."""
     if dtype not in DTYPES:
@@ -45,13 +52,15 @@ def import_hdf5(
     header = _header(files, parts, kind, dtype)
     shards = [shard for split, (file, rows, _) in parts.items() for shard in plan(split, file.lengths[rows], header)]
     words = ["bertvision", "store", "import", str(train), "--kind", kind, "--dtype", dtype, "--out", out]
+    words += ["--dev", str(dev)] if dev is not None else []
+    words += [word for pair in zip(("--states", "--labels", "--mask"), names, strict=True) for word in pair]
     place = Place(out)
     place.make()
     writer = Writer(place, header, shards, shlex.join(words), dict.fromkeys(("encoder", "data", "train", "dev")))
-    with writer.writing(False):
+    with writer.writing(repair):
         codec = writer.codec(lambda: _sample(parts, shards[0]))
         for split in parts:
-            _describe(writer, parts[split], split, [shard for shard in shards if shard.split == split], header)
+            _describe(writer, parts[split], split, [shard for shard in shards if shard.split == split])
         missing = writer.missing()
         with progress.bar("import", sum(len(shard.windows) for shard in missing)) as bar:
             for shard in missing:
@@ -139,7 +148,7 @@ def _sample(parts: dict[str, Part], shard: Shard) -> torch.Tensor:
     return torch.cat([file.states(int(rows[window])) for window in shard.windows[:enough]])
 
 
-def _describe(writer: Writer, part: Part, split: str, shards: list[Shard], header: Header) -> None:
+def _describe(writer: Writer, part: Part, split: str, shards: list[Shard]) -> None:
     file, rows, targets = part
     order = np.concatenate([shard.windows for shard in shards])
     columns: dict[str, Any] = {

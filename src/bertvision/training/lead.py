@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from bertvision.heads.base import Head
+from bertvision.states import HiddenStates
 from bertvision.tasks.sampling import sample
 from bertvision.training.heads import build
 from bertvision.training.setting import OWN, Setting
@@ -42,4 +43,5 @@ def solve(head: Head, setting: Setting, way: str, most: int, title: str) -> None
         for states, rows in source.some(chosen):
             kept.append((states, targets[rows]))
             bar.tick(len(rows))
-    head.solve(lambda: kept, setting.dataset.kind)
+    # What is worked out of the states is not kept: it is many times as large.
+    head.solve(lambda: ((HiddenStates(s.layers, s.views, s.pooled), t) for s, t in kept), setting.dataset.kind)

@@ -79,11 +79,11 @@ def entry(setting: Setting, made: Report) -> dict[str, Any]:
     # That of a lead, which rode, is of the encoder before it was fine-tuned.
     solved = {name: head for name, head in made.heads.items() if name not in made.ridden}
     profiles = {name: head.profile for name, head in solved.items() if isinstance(head, ClosedForm)}
-    # Of states that are not normalised, weights say nothing: a large layer needs but a small one.
+    # Of states that are not normalised, as the pooler's never are, weights say nothing: a large one needs but a small.
     weights = {
         name: head.body.weights.detach().softmax(0)
         for name, head in made.heads.items()
-        if head.normalised and isinstance(head.body, LearnedPooling)
+        if head.normalised and not head.pooled and isinstance(head.body, LearnedPooling)
     }
     for key, found in (("layer_profiles", profiles), ("layer_weights", weights)):
         if found:

@@ -104,8 +104,10 @@ def estimates(work: Work, rates: Rates) -> list[Estimate]:
             seconds = passes * work.flops(work.depth) / rates.flops + learning
         elif mode == "memory":
             seconds = forward + learning
-            room = min(TOKEN_BYTES, rates.memory * 2 // 3) if work.shape.span else int(rates.memory * MEMORY_SHARE)
-            obstacle = f"only {room / 1e9:.1f} GB of memory for it" if size > room else ""
+            most = min(TOKEN_BYTES, rates.memory * 2 // 3)
+            tokens = work.tokens * work.sequences * work.shape.features * 2
+            room = most if work.shape.span or tokens > most else int(rates.memory * MEMORY_SHARE)
+            obstacle = f"only {room / 1e9:.1f} GB of memory for it" if max(size, tokens) > room else ""
         else:
             # What is in the page cache after writing needs not be read from disk again.
             cold = passes * max(0, size - rates.memory // 2)

@@ -17,7 +17,7 @@ from bertvision.backbones import licence
 from bertvision.backbones.encoder import Encoder
 from bertvision.errors import UserError
 from bertvision.heads.base import Head, parameters
-from bertvision.runs import Run
+from bertvision.runs import UNFINISHED, Run
 from bertvision.training.setting import Setting
 
 PACKAGES = ("bertvision", "torch", "transformers", "accelerate", "tokenizers", "numpy", "scikit-learn", "scipy")
@@ -77,11 +77,12 @@ def tokenizer_digest(encoder: Encoder) -> str:
 
 def costs(seconds: float, parts: dict[str, float], run: Run) -> dict[str, Any]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    kept = (file for file in run.path.rglob("*") if file.relative_to(run.path).parts[0] not in UNFINISHED)
     spent: dict[str, Any] = {
         "seconds": seconds,
         "parts": parts,
         "peak_memory_bytes": peak if sys.platform == "darwin" else peak * 1024,
-        "disk_bytes": sum(file.stat().st_size for file in run.path.rglob("*") if file.is_file()),
+        "disk_bytes": sum(file.stat().st_size for file in kept if file.is_file()),
     }
     if torch.cuda.is_available():
         spent["peak_device_bytes"] = torch.cuda.max_memory_allocated()

@@ -27,6 +27,7 @@ class Ensemble:
 
 
 GREEDY, MATCHED = "ensemble-greedy", "ensemble-matched"
+FEWEST = 5  # held-out examples of each of two classes: from fewer no threshold can be told
 
 
 def best(outputs: Outputs, judge: Judge, metric: str) -> str:
@@ -64,5 +65,7 @@ def ensembles(outputs: Outputs, judge: Judge, metric: str) -> dict[str, Ensemble
     }
     values = judge.predictions(found[GREEDY].of(outputs, judge.kind), None).values
     if judge.kind == "class" and values.shape[1] == 2:
-        found[MATCHED] = Ensemble("mean", weights, matching(values[:, 1], float((judge.targets == 1).mean())))
+        second = judge.targets == 1
+        if FEWEST <= second.sum() <= len(second) - FEWEST:
+            found[MATCHED] = Ensemble("mean", weights, matching(values[:, 1], float(second.mean())))
     return found

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from bertvision import runs
 from bertvision.backbones.encoder import Encoder
 from bertvision.ensembling import Outputs
-from bertvision.errors import Interrupted, UserError
+from bertvision.errors import Interrupted, UserError, disk_errors
 from bertvision.heads.base import Head, Shape
 from bertvision.heads.variants import expand, parse
 from bertvision.kinds import KINDS, Scale, confined
@@ -52,9 +52,11 @@ def train(store: Store, options: FitOptions, progress: Progress) -> Run:
     path = Path(options.out) if options.out else runs.default_name(setting.dataset.task, f"{store.place}", False)
     runs.check(path, False)
     info = _describe(setting, store, heads)
+    if info["store"]["encoder"] is None:
+        progress.say("what the encoder itself would answer was not imported: it stands here as one that is undecided")
     run = runs.start(path, False)
     try:
-        with Interrupts() as interrupts:
+        with disk_errors("then try again; nothing was kept."), Interrupts() as interrupts:
             progress.guard = interrupts.check
             made = marks.Report({split: {} for split in setting.evaluated})
             made.seconds = learn(setting, store, heads)
@@ -67,20 +69,18 @@ def train(store: Store, options: FitOptions, progress: Progress) -> Run:
             entry |= marks.entry(setting, made)
             save_mark(run, mark, None, made.heads, made.pairs, made.ensembles)
             write_predictions(run.predictions_file(mark), setting, made)
+            selected = {"model": entry["selected"], "mark": mark}
+            scores = {"task": setting.dataset.task, "metric": setting.metric, "marks": [entry], "selected": selected}
+            runs.write_json(run.path / "scores.json", scores)
+            info["costs"] = provenance.costs(time.perf_counter() - started, made.seconds, run)
+            runs.write_json(run.path / "run.json", info)
+            card.write(run, path)
     except KeyboardInterrupt:
         shutil.rmtree(run.path)
         raise Interrupted("Interrupted; nothing was kept.") from None
     except BaseException:
         shutil.rmtree(run.path, ignore_errors=True)
         raise
-    selected = {"model": entry["selected"], "mark": mark}
-    runs.write_json(
-        run.path / "scores.json",
-        {"task": setting.dataset.task, "metric": setting.metric, "marks": [entry], "selected": selected},
-    )
-    info["costs"] = provenance.costs(time.perf_counter() - started, made.seconds, run)
-    runs.write_json(run.path / "run.json", info)
-    card.write(run, path)
     return runs.finish(run, path)
 
 
