@@ -75,26 +75,21 @@ def test_importing_the_package_and_its_command_line_loads_nothing_heavy() -> Non
 
 
 def test_a_new_head_is_one_file(tmp_path: Path) -> None:
-    """A head in a file of its own is listed, trained and kept, with no other file touched."""
+    """The example of docs/adding.md, in a file of its own, is listed, trained and kept, with no other file touched."""
     code = f"""
 import sys, bertvision, bertvision.heads
 bertvision.heads.__path__.append({str(tmp_path)!r})
 from bertvision import cli
-sys.argv = ["bertvision"] + {["fit", "table", "--train", str(tmp_path / "t.csv"), "--backbone", "tiny", "--heads", "first-layer", "--out", str(tmp_path / "run"), "--json"]!r}
+sys.argv = ["bertvision"] + {["fit", "table", "--train", str(tmp_path / "t.csv"), "--backbone", "tiny", "--heads", "largest", "--out", str(tmp_path / "run"), "--json"]!r}
 cli.main()
 """  # noqa: E501
-    (tmp_path / "first.py").write_text(
-        "from bertvision.heads import register\nfrom bertvision.heads.base import Head\n"
-        "from bertvision.heads.pooling import LastLayer\n\n\nclass FirstLayer(LastLayer):\n"
-        "    def forward(self, layers):\n        return layers[:, 0]\n\n\n"
-        "@register('first-layer', 'ours', 'the embedding output')\ndef first_layer(shape):\n"
-        "    return Head(shape, FirstLayer(shape.features), views=('mean',))\n"
-    )
+    example = (ROOT / "docs" / "adding.md").read_text().partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "largest.py").write_text(example)
     rows = "".join(f"{'good' if i % 2 else 'bad'} {i},{i % 2}\n" for i in range(60))
     (tmp_path / "t.csv").write_text("text,label\n" + rows)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "first-layer+polish" in done.stdout
+    assert "largest+polish" in done.stdout
 
 
 def test_the_reference_of_the_command_line_is_up_to_date() -> None:

@@ -47,7 +47,7 @@ class FitOptions:
     )
     strict: bool = option(
         False,
-        "Tasks `squad2` and `squad2-answerable`: stop at an answer whose offset does not match the text, instead of counting it.",
+        "Tasks `squad2` and `squad2-answerable`: stop at an answer that does not stand where the file says, instead of taking the nearest place where it does (or leaving a training question out) and saying how many.",
     )
     backbone: str = option("minilm-l6", "An encoder: a name of `bertvision ls backbones`, a hub name or a folder.")
     heads: str = option(
@@ -87,7 +87,7 @@ class FitOptions:
     lr: float | None = option(
         None, "Peak learning rate of the encoder. Default: 1e-4 for encoders narrower than 512 features, else 3e-5."
     )
-    head_lr: float = option(1e-3, "Peak learning rate of the heads.")
+    head_lr: float = option(1e-3, "Peak learning rate of the heads (of the lead: --lr).")
     max_length: int | None = option(
         None,
         "Tokens per example at most; longer ones are cut, counted and said, but `squad2...` splits them into windows. Default: 256, for `squad2...` 386.",
@@ -115,7 +115,7 @@ class FitOptions:
     )
     schedule: str = option("linear", "Learning rate after warm-up: `linear` decay to zero, or `constant`.")
     warmup: float = option(0.1, "Share of all steps over which the learning rate rises from zero.")
-    clip: float = option(1.0, "Largest gradient norm; 0 switches clipping off.")
+    clip: float = option(1.0, "Largest norm of the encoder's gradient; 0 switches clipping off.")
     accumulate: int = option(1, "Batches per optimiser step.")
     limit: int | None = option(None, "Train on a fixed, stratified sample of this many examples (before holding out).")
     dev_limit: int | None = option(None, "Report on a fixed, stratified sample of this many dev examples.")

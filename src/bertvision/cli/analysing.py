@@ -36,7 +36,7 @@ def analyse(
 
     * `bertvision analyse runs/sts-b --only depth --tolerance 0.5` (trains heads on the first k layers, for every k)
 
-    `bertvision report` draws all of it on a page.
+    `bertvision report` draws what has been made on a page.
     """
     from bertvision.analysis.conduct import analyse as conduct
     from bertvision.analysis.conduct import plain
