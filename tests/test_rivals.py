@@ -275,7 +275,8 @@ def test_the_page_is_made_from_a_results_file_alone(tmp_path: Path, monkeypatch:
     assert "150 (0.71; 3 epochs: +0.050" in text
     assert "- cola: ours is not on the front; the highest is LoRA, 3 epochs: 0.350 in 150 s" in text
     assert "- rte: ours is on the front, but not at its upper end" in text
-    assert "not quiet (below 85% of the highest) before or after: cola ours:slow day seed 0." in text
+    assert "Not within 15% of the median" in text
+    assert ": cola ours:slow day seed 0 (0.50)." in text
     assert "**BERTVision: frozen + heads**" in text
     assert all(task in picture for task in ("rte (accuracy", "cola (accuracy"))
     pages.main()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BEGAN = "RIVALS_BEGAN"  # the variable in which a job finds when it was started
 ASKED = 30  # examples asked one by one for the latency
 SIDE, ROUNDS = 1536, 12  # of the calibration: about two seconds here
-NOISY = 0.85  # of the highest speed seen; below, before or after a job, something else ran beside
+ODD = 0.15  # of the usual speed: further from it, before or after a job, its seconds cannot be held against others
 
 
 class Clock:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks.rivals import OURS, TASKS, contestants
-from benchmarks.rivals.measuring import NOISY
+from benchmarks.rivals.measuring import ODD
 from benchmarks.rivals.run import RESULTS, ROOT, Key, read
 from benchmarks.rivals.standings import (
     Point,
@@ -91,7 +91,12 @@ def introduction(rows: list[Row]) -> list[str]:
     jobs = list({Key.of(row): row for row in rows}.values())
     hours = sum(job["job_seconds"] for job in jobs) / 3600
     speeds = [job["calibration"] for job in jobs]
-    noisy = sorted({Key.of(job).label for job in jobs if job["calibration"] < NOISY * max(speeds)})
+    usual = statistics.median(speeds)
+    odd = sorted(
+        f"{Key.of(job).label} ({job['calibration'] / usual:.2f})"
+        for job in jobs
+        if abs(job["calibration"] / usual - 1) > ODD
+    )
     versions = {name: version for row in rows for name, version in row["versions"].items()}
     commits = sorted({row["commit"] for row in rows if contestants[row["contestant"]].ours})
     backbones, threads = sorted({row["backbone"] for row in rows}), sorted({row["threads"] for row in rows})
@@ -116,9 +121,9 @@ def introduction(rows: list[Row]) -> list[str]:
         " the median.",
         "",
         f"{len(jobs)} jobs, {hours:.1f} hours in all. A fixed matrix product before and after each ran at"
-        f" {min(speeds):.0f} to {max(speeds):.0f} (median {statistics.median(speeds):.0f}) billion operations a second."
-        + (f" The machine was not quiet (below {NOISY:.0%} of the highest) before or after: {'; '.join(noisy)}."
-           if noisy else f" It was never below {NOISY:.0%} of the highest."),
+        f" {min(speeds):.0f} to {max(speeds):.0f} (median {usual:.0f}) billion operations a second."
+        + (f" Not within {ODD:.0%} of the median (in brackets: its share, the slower of the two): {'; '.join(odd)}."
+           if odd else f" It was always within {ODD:.0%} of the median."),
         "",
         "Ours was developed on these tasks: its defaults were chosen on their held-out rows, and part of its results"
         f" was made anew after changes (commits {', '.join(commits)}). The rivals' settings are those of their"
