@@ -36,6 +36,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "lead": {},
     "lead, nothing frozen": {"freeze": "none"},
     "lead, polished": {"polish": 8, "pairs": "joint"},
+    "lead, twice the rate": {"lr": 2e-4},
+    "lead, batches of 8": {"batch_size": 8},
+    "lead, two layers frozen": {"freeze": "2"},
 }
 
 
