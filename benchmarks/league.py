@@ -60,7 +60,7 @@ def run(task: str, seed: int, plan: str, data: str, backbone: str) -> None:
         out = Path(folder) / "run"
         limit = LIMITS.get(task)
         finished = bertvision.fit(
-            task, data=data, backbone=backbone, seed=seed, out=out, limit=limit, lead="own", **PLANS[plan]
+            task, data=data, backbone=backbone, seed=seed, out=out, limit=limit, lead="own", dropout=True, **PLANS[plan]
         )
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(summary(finished), indent=None, separators=(",", ":")) + "\n")

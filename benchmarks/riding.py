@@ -47,6 +47,7 @@ def options_of(task: str, data: str, heads: str) -> FitOptions:
         data=data,
         heads=heads,
         lead="own",
+        dropout=True,
         limit=4000 if task.startswith("squad") else None,
         dev_limit=100,
     )

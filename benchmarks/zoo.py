@@ -227,7 +227,16 @@ def ride(data: str, seeds: int) -> None:
     """One pass of fine-tuning per seed with every head of the paper in it, and nothing after it."""
     runs = [
         fitted(
-            f"zoo-ride-{seed}", "sts-b", data=data, heads="paper", polish=0, epochs=1, lead="own", marks="1", seed=seed
+            f"zoo-ride-{seed}",
+            "sts-b",
+            data=data,
+            heads="paper",
+            polish=0,
+            epochs=1,
+            lead="own",
+            dropout=True,
+            marks="1",
+            seed=seed,
         )
         for seed in range(seeds)
     ]

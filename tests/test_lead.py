@@ -174,10 +174,10 @@ def test_the_table_of_a_run_shows_heads_of_every_mark(
     assert "last-layer+polish" in capsys.readouterr().out
 
 
-def test_a_run_begun_before_there_were_leads_is_not_gone_on_with(table: Path, tmp_path: Path) -> None:
+def test_a_run_begun_when_dropout_was_no_choice_is_not_gone_on_with(table: Path, tmp_path: Path) -> None:
     run = tiny_fit(table, tmp_path / "run", marks="1")
     kept = run.info
-    del kept["options"]["lead"]
+    del kept["options"]["dropout"]
     (run.path / "run.json").write_text(json.dumps(kept))
     run.path.rename(tmp_path / "run.partial")
     with pytest.raises(UserError, match="earlier version"):

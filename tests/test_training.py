@@ -12,17 +12,21 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file
 
 import bertvision
 from bertvision.backbones.encoder import load
 from bertvision.errors import UserError
 from bertvision.options import FitOptions
+from bertvision.progress import Progress
 from bertvision.runs import Run
 from bertvision.states import PAIR_VIEWS
 from bertvision.training import provenance
 from bertvision.training.batches import bucketed, padding_share
 from bertvision.training.collect import collect, collect_separate, encode
+from bertvision.training.loop import loop_of
+from bertvision.training.setting import prepare
 from bertvision.types import Examples
 
 SHORT = FitOptions(max_length=64)
@@ -93,7 +97,8 @@ def test_heads_riding_along_do_not_change_the_encoder_by_one_bit(
     columns = {"text": "one", "text_pair": "two"} if pairs else {}
     for heads in ("none", "all"):
         data = pair_table if pairs else table
-        tiny_fit(data, tmp_path / heads, heads=heads, lead="own", polish=0, marks="1/2,1", **columns)
+        # With dropout: heads must not draw from the encoder's random numbers either.
+        tiny_fit(data, tmp_path / heads, heads=heads, lead="own", dropout=True, polish=0, marks="1/2,1", **columns)
     for mark in ("1-2", "1"):
         without, beside = (
             load_file(tmp_path / heads / "marks" / mark / "encoder" / "model.safetensors") for heads in ("none", "all")
@@ -136,6 +141,18 @@ def test_frozen_parts_stay_as_they_are(table: Path, tmp_path: Path) -> None:
     assert {key for key in before if ".embeddings." in key or ".layer.0." in key} == same
 
 
+def test_only_dropout_if_asked_for_makes_fine_tuning_random(table: Path) -> None:
+    def trained(dropout: bool, stream: int) -> torch.Tensor:
+        options = FitOptions(task="table", train=str(table), backbone="tiny", heads="none", dropout=dropout)
+        loop = loop_of(prepare(options, Progress(quiet=True)), {}, Accelerator(cpu=True))
+        torch.manual_seed(stream)
+        loop.advance(3, 3, lambda loss: None)
+        return torch.cat([parameter.detach().flatten() for parameter in loop.parameters])
+
+    assert torch.equal(trained(False, 1), trained(False, 2))
+    assert not torch.equal(trained(True, 1), trained(True, 2))
+
+
 def test_accumulated_batches_take_the_same_number_of_examples_per_step(table: Path, tmp_path: Path) -> None:
     run = tiny_fit(table, tmp_path / "run", heads="none", batch_size=4, accumulate=4, marks="1")
     lines = (run.path / "log.jsonl").read_text().splitlines()
@@ -174,7 +191,8 @@ def test_states_too_large_for_memory_go_to_a_file_and_are_the_same(monkeypatch: 
     assert all(torch.equal(a, b) for a, b in zip(memory, file, strict=True))
 
 
-VARIANTS = ("--heads", "default,adapter-64:dropout=0/0.2")  # one label is the beginning of another
+# One label is the beginning of another; and random numbers of encoder and heads have to go on where they were.
+VARIANTS = ("--heads", "default,adapter-64:dropout=0/0.2", "--dropout")
 
 
 def command_line(table: Path, out: Path, *more: str) -> list[str]:

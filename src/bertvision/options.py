@@ -113,6 +113,10 @@ class FitOptions:
         None,
         "Leave part of the encoder as it is: `none`, `embeddings`, a number N (embeddings and the first N layers), or `all`. Default: embeddings with a --lead, else none.",
     )
+    dropout: bool = option(
+        False,
+        "Fine-tune with the dropout that the encoder was pre-trained with. Without it, a step on a CPU takes down to two thirds of the time, and few epochs teach more; with many epochs on few examples it may be worth its price.",
+    )
     schedule: str = option("linear", "Learning rate after warm-up: `linear` decay to zero, or `constant`.")
     warmup: float = option(0.1, "Share of all steps over which the learning rate rises from zero.")
     clip: float = option(1.0, "Largest norm of the encoder's gradient; 0 switches clipping off.")

@@ -51,7 +51,7 @@ class Plan:
             options = FitOptions(
                 task=task, data=self.data, backbone=self.backbone, limit=self.limit, dev_limit=self.dev_limit,
                 heads=self.heads or heads, epochs=self.epochs, marks=",".join(map(str, reached)), seed=seed,
-                lead="own", out=str(path),
+                lead="own", dropout=True, out=str(path),
             )  # fmt: skip
             if (path / "run.json").exists():
                 _check_same(Run(path), options)

@@ -61,7 +61,7 @@ def fit(options: FitOptions, *, resume: bool = False, progress: Progress | None 
 def _kept(options: FitOptions, path: Path) -> FitOptions:
     """What a budget decided when the run was started stays so."""
     kept = Run(runs.partial_of(path)).info["options"]
-    if "lead" not in kept:
+    if "dropout" not in kept:
         raise UserError(f"--resume: '{runs.partial_of(path)}' was begun by an earlier version, which fine-tuned in"
                         " another way. Remove it and start anew.")  # fmt: skip
     if options.budget is None or options.budget != kept.get("budget"):

@@ -72,7 +72,7 @@ class Loop:
 
     def advance(self, until: int, total: int, after_step: Callable[[float], None]) -> None:
         """Train up to optimiser step `until` of `total`; `after_step` gets each step's loss and may interrupt."""
-        self.encoder.train()
+        self.encoder.train(self.options.dropout)  # which is all that training mode changes in an encoder
         if self.lead is not None:
             self.lead.train()
         while self.step < until:
