@@ -4,7 +4,7 @@
     python benchmarks/defaults.py selection runs/A runs/B ...
 
 `lead`: fine-tuning for an epoch through the output layer alone (`--lead own`), with and without its embeddings frozen,
-and through a lead.
+and through a lead, with and without dropout.
 `selection`: on one half of the held-out rows of finished runs a model is chosen, on the other half it is scored; over
 and over, for the model that is best (of single models, and of these and ensembles) and for the one `fit` prefers.
 Both write what they find to benchmarks/results/defaults/, and print it.
@@ -36,9 +36,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "lead": {},
     "lead, nothing frozen": {"freeze": "none"},
     "lead, polished": {"polish": 8, "pairs": "joint"},
-    "lead, twice the rate": {"lr": 2e-4},
     "lead, batches of 8": {"batch_size": 8},
-    "lead, two layers frozen": {"freeze": "2"},
+    "lead, two layers frozen, 3/2 epochs": {"freeze": "2", "epochs": "3/2"},
+    "lead, dropout": {"dropout": True},
+    "lead, dropout, twice the rate": {"dropout": True, "lr": 2e-4},
+    "lead, dropout, batches of 8": {"dropout": True, "batch_size": 8},
+    "lead, dropout, two layers frozen": {"dropout": True, "freeze": "2"},
 }
 
 
@@ -69,13 +72,14 @@ def put(name: str, rows: list[dict[str, Any]]) -> None:
 
 
 def led(task: str, seed: int, way: str, data: str) -> dict[str, Any]:
-    """Held-out scores after an epoch: of encoder and lead, of the preferred model chosen and scored on halves."""
+    """Held-out scores in the end: of encoder and lead, of the preferred model chosen and scored on halves."""
+    options = {"epochs": "1"} | WAYS[way]
     with tempfile.TemporaryDirectory() as folder:
         run = bertvision.fit(
-            task, data=data, seed=seed, limit=LIMITS.get(task), dev_limit=40, marks="1", out=Path(folder) / "run",
-            quiet=True, **WAYS[way],
+            task, data=data, seed=seed, limit=LIMITS.get(task), dev_limit=40, marks=options["epochs"],
+            out=Path(folder) / "run", quiet=True, **options,
         )  # fmt: skip
-        outputs, targets, metric, kind = held_out(run, "1")
+        outputs, targets, metric, kind = held_out(run, options["epochs"])
         judge = judge_of(targets, kind)
         losses = {name: round(judge.loss(outputs[name]), 4) for name in ("encoder", "closed-form") if name in outputs}
         row = {"task": task, "seed": seed, "way": way, "metric": metric, "seconds": round(run.info["costs"]["seconds"])}

@@ -330,6 +330,7 @@ def article(name: str) -> dict[str, Any]:
     [
         ("cola", "probe", "regression", ["logistic regression", "logistic regression chosen of several"]),
         ("cola", "trainer", "2", ["1 of 2 epochs", "2 epochs"]),
+        ("rte", "trainer", "3-no-dropout", ["1 of 3 epochs", "2 of 3 epochs", "3 epochs"]),
         ("cola", "lora", "16x3-all-linear", ["1 of 3 epochs", "2 of 3 epochs", "3 epochs"]),
         ("cola", "ours", "epoch", ["1 epoch + heads"]),
         ("rte", "sentence", "regression", ["logistic regression", "logistic regression chosen of several"]),

@@ -14,8 +14,8 @@ BATCH, ANSWER_BATCH = 16, 32
 Predict = Callable[[Examples], np.ndarray]
 
 
-def loaded(job: Job) -> tuple[Any, Any]:
-    """(model with a new output layer, tokenizer)"""
+def loaded(job: Job, **config: Any) -> tuple[Any, Any]:
+    """(model with a new output layer, tokenizer); `config`: what is to differ from the encoder's own"""
     import torch
     from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification, AutoTokenizer
     from transformers.utils import logging
@@ -29,7 +29,7 @@ def loaded(job: Job) -> tuple[Any, Any]:
     torch.manual_seed(job.seed)
     kind = AutoModelForQuestionAnswering if job.kind == "span" else AutoModelForSequenceClassification
     # One output means regression to transformers: mean squared error on the scores as they are.
-    model = kind.from_pretrained(job.encoder, dtype=torch.float32, num_labels=job.dataset.outputs)
+    model = kind.from_pretrained(job.encoder, dtype=torch.float32, num_labels=job.dataset.outputs, **config)
     return model, tokenizer
 
 
