@@ -36,12 +36,13 @@ WAYS: dict[str, dict[str, Any]] = {
     "lead": {},
     "lead, nothing frozen": {"freeze": "none"},
     "lead, polished": {"polish": 8, "pairs": "joint"},
+    "lead, batches of 16": {"batch_size": 16},
     "lead, batches of 8": {"batch_size": 8},
-    "lead, two layers frozen, 3/2 epochs": {"freeze": "2", "epochs": "3/2"},
-    "lead, dropout": {"dropout": True},
-    "lead, dropout, twice the rate": {"dropout": True, "lr": 2e-4},
-    "lead, dropout, batches of 8": {"dropout": True, "batch_size": 8},
-    "lead, dropout, two layers frozen": {"dropout": True, "freeze": "2"},
+    "lead, two layers frozen, 3/2 epochs": {"batch_size": 16, "freeze": "2", "epochs": "3/2"},
+    "lead, dropout": {"batch_size": 16, "dropout": True},
+    "lead, dropout, twice the rate": {"batch_size": 16, "dropout": True, "lr": 2e-4},
+    "lead, dropout, batches of 8": {"batch_size": 8, "dropout": True},
+    "lead, dropout, two layers frozen": {"batch_size": 16, "dropout": True, "freeze": "2"},
 }
 
 

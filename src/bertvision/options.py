@@ -83,7 +83,10 @@ class FitOptions:
         None,
         "Minutes that the whole run may take. A few batches are measured, then --epochs (at most 3) and --marks follow from it and, where even reading takes too long, --pairs and --limit; half-way through, --epochs are adjusted to the speed so far.",
     )
-    batch_size: int = option(16, "Examples (for `squad2...`: windows) per batch.")
+    batch_size: int | None = option(
+        None,
+        "Examples (for `squad2...`: windows) per batch. Default: 16; 8 for fewer than 4,000 training examples, so that an epoch has enough steps.",
+    )
     lr: float | None = option(
         None, "Peak learning rate of the encoder. Default: 1e-4 for encoders narrower than 512 features, else 3e-5."
     )

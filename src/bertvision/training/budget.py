@@ -35,7 +35,7 @@ LOOK = 0.55  # of the rest that heads on the encoder as it is may take before fi
 AGAIN = 0.5  # of the first preparation is what a second one takes
 FEW = 500  # examples that tell which way to read pairs is the better one
 FEWEST = 0.05  # of the examples: on less, heads learn too little to be worth the wait
-DECIDED = ("epochs", "marks", "pairs", "limit")  # what follows from the budget
+DECIDED = ("epochs", "marks", "pairs", "limit", "batch_size")  # what follows from the budget, or did before it
 TRIALS, TRIAL_SHARE = 8, 0.02  # steps that are measured at least, and for how much of the budget if that is more
 
 
@@ -186,7 +186,7 @@ def epoch_seconds(setting: Setting) -> float:
     heads = build(setting.names, setting.shape, options.seed, copy.encoder.device, copy.encoder.top)
     loop = loop_of(copy, heads, Accelerator(cpu=copy.encoder.device.type == "cpu", mixed_precision="no"))
     lengths, size = loop.windows.lengths, options.accumulate
-    batches = bucketed(lengths, options.batch_size, options.seed, 0)
+    batches = bucketed(lengths, loop.batch_size, options.seed, 0)
     sizes = np.array([len(rows) * int(lengths[rows].max()) for rows in batches])
     steps = np.array([sizes[i : i + size].sum() for i in range(0, len(sizes), size)])
     assert options.budget is not None

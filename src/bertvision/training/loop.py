@@ -34,7 +34,8 @@ class Loop:
         self.losses = setting.kind.losses
         assert self.options.lr is not None  # the setting has decided
         assert self.options.lead is not None
-        self.lr, self.lead_name = self.options.lr, self.options.lead
+        assert self.options.batch_size is not None
+        self.lr, self.lead_name, self.batch_size = self.options.lr, self.options.lead, self.options.batch_size
         self.step = 0
         self.led = False  # has the lead its start?
         self.seconds = {"encoder": 0.0, "heads": 0.0, "loop": 0.0, "start": 0.0}
@@ -50,7 +51,7 @@ class Loop:
 
     @property
     def steps_per_epoch(self) -> int:
-        return math.ceil(math.ceil(len(self.windows) / self.options.batch_size) / self.options.accumulate)
+        return math.ceil(math.ceil(len(self.windows) / self.batch_size) / self.options.accumulate)
 
     def step_of(self, mark: Fraction) -> int:
         """The optimiser step at which a mark lies, rounded to the nearest."""
@@ -77,7 +78,7 @@ class Loop:
             self.lead.train()
         while self.step < until:
             epoch, within = divmod(self.step, self.steps_per_epoch)
-            batches = bucketed(self.windows.lengths, self.options.batch_size, self.options.seed, epoch)
+            batches = bucketed(self.windows.lengths, self.batch_size, self.options.seed, epoch)
             size = self.options.accumulate
             groups = [batches[i : i + size] for i in range(0, len(batches), size)]
             for group in groups[within : within + until - self.step]:

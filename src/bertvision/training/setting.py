@@ -33,7 +33,9 @@ POLISH, SPAN_POLISH = 8, 2  # epochs; of spans every token is an example
 OWN = "own"  # the encoder's output layer, where a head might lead
 EARLY = Fraction(3, 10)  # of an epoch: where the paper looked first
 POLISH_UNTIL = "3/10"  # epochs of fine-tuning through a lead
-NARROW, NARROW_LR, WIDE_LR = 512, 1e-4, 3e-5  # small encoders want larger steps (held-out trials: docs/results.md)
+# Both by trials on held-out rows (docs/results.md): few examples want more steps, small encoders larger ones.
+FEW, FEW_BATCH, BATCH = 4000, 8, 16
+NARROW, NARROW_LR, WIDE_LR = 512, 1e-4, 3e-5
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def prepare(options: FitOptions, progress: Progress, encoder: Encoder | None = N
     leads = [OWN, *(name for name in heads if heads[name].solved and heads[name].fits(shape))]
     if options.lead is not None and options.lead not in leads:
         raise UserError(f"--lead '{options.lead}' is none of: {', '.join(leads)}.")
-    options = with_defaults(options, encoder, dataset, names)
+    options = with_defaults(options, encoder, dataset, names, len(parts["train"]))
     encoder.freeze(options.freeze)
     sizes = ", ".join(f"{len(part)} {name.replace('_', '-')}" for name, part in parts.items())
     for note in (*dataset.notes, f"{dataset.task}: {sizes}; {len(names)} heads"):
@@ -124,8 +126,10 @@ def prepare(options: FitOptions, progress: Progress, encoder: Encoder | None = N
     return Setting(options, progress, dataset, parts, encoded, encoder, shape, scale, names, judges)
 
 
-def with_defaults(options: FitOptions, encoder: Encoder, dataset: Dataset, names: list[str]) -> FitOptions:
-    """Options that were left open, as the encoder, the task and the heads ask for."""
+def with_defaults(
+    options: FitOptions, encoder: Encoder, dataset: Dataset, names: list[str], examples: int
+) -> FitOptions:
+    """Options that were left open, as the encoder, the task, the heads and the number of examples ask for."""
     windowed = dataset.train.questions is not None
     led = names and dataset.kind != "span" and options.freeze != "all"
     lead = options.lead or ("closed-form" if led else OWN)
@@ -135,6 +139,7 @@ def with_defaults(options: FitOptions, encoder: Encoder, dataset: Dataset, names
         # Through a lead, so little fine-tuning left CoLA below its start (docs/results.md), and polish costs as before.
         "marks": ",".join(map(str, sorted(marks))) if lead == OWN and options.budget is None else None,
         "freeze": "none" if lead == OWN else "embeddings",
+        "batch_size": FEW_BATCH if examples < FEW else BATCH,
         "lr": NARROW_LR if encoder.features < NARROW else WIDE_LR,
         "max_length": WINDOW if windowed else MAX_LENGTH,
         "polish_until": _polish_until(options, lead, dataset) if options.polish is None else None,
