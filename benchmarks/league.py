@@ -18,6 +18,7 @@ import numpy as np
 
 import bertvision
 from bertvision.metrics.intervals import resampled
+from bertvision.reproduction.plan import USUAL
 
 RESULTS = Path(__file__).parent / "results" / "league"
 KEPT_RESAMPLES = 300
@@ -60,7 +61,7 @@ def run(task: str, seed: int, plan: str, data: str, backbone: str) -> None:
         out = Path(folder) / "run"
         limit = LIMITS.get(task)
         finished = bertvision.fit(
-            task, data=data, backbone=backbone, seed=seed, out=out, limit=limit, lead="own", dropout=True, **PLANS[plan]
+            task, data=data, backbone=backbone, seed=seed, out=out, limit=limit, **USUAL | PLANS[plan]
         )
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(summary(finished), indent=None, separators=(",", ":")) + "\n")

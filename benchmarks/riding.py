@@ -20,6 +20,7 @@ from speed import EIGHT
 
 from bertvision.options import FitOptions
 from bertvision.progress import Progress
+from bertvision.reproduction.plan import USUAL
 from bertvision.training.batches import bucketed, padding_share
 from bertvision.training.heads import HeadTrainer, build
 from bertvision.training.loop import Loop
@@ -46,8 +47,7 @@ def options_of(task: str, data: str, heads: str) -> FitOptions:
         task=task,
         data=data,
         heads=heads,
-        lead="own",
-        dropout=True,
+        **USUAL,
         limit=4000 if task.startswith("squad") else None,
         dev_limit=100,
     )

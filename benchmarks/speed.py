@@ -72,8 +72,8 @@ def ours(task: str, seed: int, data: str, limit: int | None, heads: str, freeze:
 
     with tempfile.TemporaryDirectory() as folder:
         run = bertvision.fit(
-            task, data=data, seed=seed, limit=limit, heads=heads, polish=0, lead="own", dropout=True, freeze=freeze,
-            batch_size=BATCH, lr=RATE, max_length=LENGTH, marks="1", out=Path(folder) / "run", quiet=True,
+            task, data=data, seed=seed, limit=limit, heads=heads, polish=0, lead="own", freeze=freeze,
+            dropout=True, batch_size=BATCH, lr=RATE, max_length=LENGTH, marks="1", out=Path(folder) / "run", quiet=True,
         )  # fmt: skip
         spent, entry = run.info["costs"]["parts"], run.scores["marks"][0]
         score = {name: found["value"] for name, found in entry["dev"]["encoder"].items()}

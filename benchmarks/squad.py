@@ -20,6 +20,7 @@ from bertvision.kinds import Scale
 from bertvision.metrics.intervals import compare, score
 from bertvision.options import FitOptions
 from bertvision.progress import Progress
+from bertvision.reproduction.plan import USUAL
 from bertvision.runs import Run, write_json
 from bertvision.tasks import load as load_task
 from bertvision.training import marks
@@ -53,10 +54,8 @@ def main() -> None:
     options = {name: getattr(given, name) for name in names}
     label = f"{given.task}-{Path(given.backbone).name}-{given.limit}-{given.epochs}-{given.seed}".replace("/", "_")
     out = given.runs / label
-    # What is in docs/results.md was made through the output layer alone, with dropout.
-    run = (
-        Run(out) if out.exists() else bertvision.fit(options.pop("task"), out=out, lead="own", dropout=True, **options)
-    )
+    # As what is in docs/results.md was made.
+    run = Run(out) if out.exists() else bertvision.fit(options.pop("task"), out=out, **USUAL, **options)
     if given.action == "rescore":
         rescore(run)
     RESULTS.mkdir(parents=True, exist_ok=True)

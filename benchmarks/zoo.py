@@ -29,6 +29,7 @@ from bertvision.metrics.intervals import resampled
 from bertvision.options import FitOptions
 from bertvision.progress import Progress
 from bertvision.reproduction.paper import SPAN_HEADS
+from bertvision.reproduction.plan import USUAL
 from bertvision.runs import Run, partial_of
 from bertvision.states import HiddenStates
 from bertvision.stores.reader import open_store
@@ -226,18 +227,7 @@ def frozen_league(task: str, data: str, seeds: int, limit: int) -> None:
 def ride(data: str, seeds: int) -> None:
     """One pass of fine-tuning per seed with every head of the paper in it, and nothing after it."""
     runs = [
-        fitted(
-            f"zoo-ride-{seed}",
-            "sts-b",
-            data=data,
-            heads="paper",
-            polish=0,
-            epochs=1,
-            lead="own",
-            dropout=True,
-            marks="1",
-            seed=seed,
-        )
+        fitted(f"zoo-ride-{seed}", "sts-b", data=data, heads="paper", polish=0, marks="1", seed=seed, **USUAL)
         for seed in range(seeds)
     ]
     keep("league-ride-sts-b", league_of(runs, "1"))

@@ -153,6 +153,18 @@ def test_only_dropout_if_asked_for_makes_fine_tuning_random(table: Path) -> None
     assert not torch.equal(trained(True, 1), trained(True, 2))
 
 
+def test_few_examples_come_in_smaller_batches_unless_said_otherwise(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def size(**given: object) -> int | None:
+        options = FitOptions(task="table", train=str(table), backbone="tiny", **given)
+        return prepare(options, Progress(quiet=True)).options.batch_size
+
+    assert (size(), size(batch_size=5)) == (8, 5)
+    monkeypatch.setattr("bertvision.training.setting.FEW", 97)  # of 120 rows so many are trained on
+    assert (size(), size(limit=100)) == (16, 8)
+
+
 def test_accumulated_batches_take_the_same_number_of_examples_per_step(table: Path, tmp_path: Path) -> None:
     run = tiny_fit(table, tmp_path / "run", heads="none", batch_size=4, accumulate=4, marks="1")
     lines = (run.path / "log.jsonl").read_text().splitlines()

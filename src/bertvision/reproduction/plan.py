@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from bertvision.progress import Progress
 from bertvision.runs import Run, partial_of
 from bertvision.training.checkpoints import POLISHED
 from bertvision.training.fit import fit
+
+# Fine-tuning as everybody does it, the paper too: through the output layer alone.
+USUAL: dict[str, Any] = {"lead": "own", "dropout": True, "batch_size": 16}
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Plan:
             options = FitOptions(
                 task=task, data=self.data, backbone=self.backbone, limit=self.limit, dev_limit=self.dev_limit,
                 heads=self.heads or heads, epochs=self.epochs, marks=",".join(map(str, reached)), seed=seed,
-                lead="own", dropout=True, out=str(path),
+                out=str(path), **USUAL,
             )  # fmt: skip
             if (path / "run.json").exists():
                 _check_same(Run(path), options)
