@@ -55,8 +55,10 @@ def demo(
 
     progress = Progress(quiet=json)
     if questions:
-        progress.say("Questions on paragraphs about invented people, towns and firms, encoder minilm-l6, one epoch.")
-        options = FitOptions(task="squad2-invented", limit=800, dev_limit=300, batch_size=8, marks="1/2,1", out=out)
+        progress.say("Questions on paragraphs about invented people, towns and firms, encoder minilm-l6, 3/2 epochs.")
+        options = FitOptions(
+            task="squad2-invented", limit=800, dev_limit=300, batch_size=8, epochs="3/2", marks="1/2,3/2", out=out
+        )
     else:
         progress.say("Sentiment of film-review sentences (Rotten Tomatoes), encoder minilm-l6, one epoch on 4,000.")
         options = FitOptions(task="demo", limit=4000, out=out)
