@@ -128,7 +128,7 @@ def introduction(rows: list[Row]) -> list[str]:
         "Ours was developed on these tasks: its defaults were chosen on their held-out rows, and part of its results"
         f" was made anew after changes (commits {', '.join(commits)}). The rivals' settings are those of their"
         " documentation, but for Trainer's learning rate, which was chosen like ours; so they"
-        " fine-tune with dropout, which ours leaves out (rows *no dropout*: Trainer without it).",
+        " fine-tune with dropout, which ours leaves out.",
         "",
         "Versions: " + ", ".join(f"{name} {versions[name]}" for name in sorted(versions)) + ".",
     ]  # fmt: skip
