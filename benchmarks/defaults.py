@@ -129,9 +129,7 @@ def chosen(outputs: Outputs, targets: np.ndarray, metric: str, kind: str) -> dic
 def judge_of(targets: np.ndarray, kind: str) -> LabelJudge:
     none, rows = np.empty(0), np.arange(len(targets))
     return LabelJudge(
-        kind,
-        Examples([""] * len(rows), None, targets),
-        Windows(none, none, none, np.arange(len(rows) + 1), 0, rows),
+        kind, Examples([""] * len(rows), None, targets), Windows(none, none, none, np.arange(len(rows) + 1), 0, rows)
     )
 
 

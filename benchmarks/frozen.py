@@ -17,7 +17,7 @@ import numpy as np
 import bertvision
 from bertvision.backbones import backbones
 from bertvision.metrics.intervals import compare, measure, score
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.tasks import tasks
 from bertvision.training.setting import parts_of
 
@@ -59,15 +59,15 @@ def rivals_on(task: str, data: str) -> tuple[np.ndarray, dict[str, tuple[np.ndar
     """Dev targets, and name -> (dev predictions, seconds) of the rivals."""
     from sentence_transformers import SentenceTransformer
 
-    options = FitOptions(task=task, data=data)
+    options = Request(task=task, data=data)
     parts = parts_of(tasks[task].load(options), options)
     started = time.perf_counter()
     model = SentenceTransformer(str(backbones["minilm-l6"].folder()), device="cpu")
     vectors = {}
     for name in ("train", "held_out", "dev"):
         part = parts[name]
-        assert part.pairs is not None
-        vectors[name] = tuple(model.encode(texts, show_progress_bar=False) for texts in (part.texts, part.pairs))
+        assert part.second_texts is not None
+        vectors[name] = tuple(model.encode(texts, show_progress_bar=False) for texts in (part.texts, part.second_texts))
     encoding = time.perf_counter() - started
     features = {name: np.concatenate([u, v, np.abs(u - v), u * v], 1) for name, (u, v) in vectors.items()}
     targets = {name: parts[name].targets for name in vectors}

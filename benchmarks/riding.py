@@ -18,7 +18,7 @@ import torch
 from accelerate import Accelerator
 from speed import EIGHT
 
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.progress import Progress
 from bertvision.reproduction.plan import USUAL
 from bertvision.training.batches import bucketed, padding_share
@@ -42,14 +42,9 @@ def main() -> None:
     Path(given.out).write_text("\n".join(json.dumps(row) for row in rows) + "\n")
 
 
-def options_of(task: str, data: str, heads: str) -> FitOptions:
-    return FitOptions(
-        task=task,
-        data=data,
-        heads=heads,
-        **USUAL,
-        limit=4000 if task.startswith("squad") else None,
-        dev_limit=100,
+def options_of(task: str, data: str, heads: str) -> Request:
+    return Request(
+        task=task, data=data, heads=heads, **USUAL, limit=4000 if task.startswith("squad") else None, dev_limit=100
     )
 
 

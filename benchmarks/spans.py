@@ -18,7 +18,7 @@ import numpy as np
 from bertvision.backbones import encoder as backbones
 from bertvision.backbones.windows import _windowed, labelled
 from bertvision.metrics.squad import Gold
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.spans import best_spans
 from bertvision.tasks.squad import Reading, read_json
 from bertvision.training.judging import SpanJudge
@@ -55,7 +55,7 @@ def main() -> None:
     dev = read_json(given.data / "dev-v2.0.json", Reading("dev", False, False))
     windows, _ = labelled(_windowed(tokenizer, dev, LENGTH, STRIDE), dev)
     outputs = np.random.default_rng(0).random((len(windows.tokens), 2)).astype(np.float32)
-    judge = SpanJudge(dev, windows, FitOptions(task="squad2"))
+    judge = SpanJudge(dev, windows, Request(task="squad2"))
     row["decode_and_score_dev"] = {
         "questions": len(dev),
         "seconds": seconds(lambda: judge.predictions(outputs, 0.5)),
@@ -83,11 +83,11 @@ def come_back(train: Examples, windows: Any) -> float:
 
 
 def rival(tokenizer: Any, examples: Examples) -> tuple[np.ndarray, ...]:
-    assert examples.pairs is not None
+    assert examples.second_texts is not None
     parts: list[list[Any]] = [[], [], [], []]
     for i in range(0, len(examples), 1000):
         made = tokenizer(
-            examples.texts[i : i + 1000], examples.pairs[i : i + 1000], truncation="only_second", max_length=LENGTH,
+            examples.texts[i : i + 1000], examples.second_texts[i : i + 1000], truncation="only_second", max_length=LENGTH,
             stride=STRIDE, return_overflowing_tokens=True, return_offsets_mapping=True,
         )  # fmt: skip
         for encoding in made.encodings:

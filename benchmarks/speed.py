@@ -100,11 +100,11 @@ def trainer(task: str, seed: int, data: str, limit: int | None, grouped: bool) -
 
     from bertvision.backbones import backbones
     from bertvision.metrics.glue import measure
-    from bertvision.options import FitOptions
+    from bertvision.options import Request
     from bertvision.tasks import tasks
     from bertvision.training.setting import parts_of
 
-    options = FitOptions(task=task, data=data, limit=limit)
+    options = Request(task=task, data=data, limit=limit)
     dataset = tasks[task].load(options)
     parts = parts_of(dataset, options)
     folder = backbones["minilm-l6"].folder()
@@ -116,7 +116,7 @@ def trainer(task: str, seed: int, data: str, limit: int | None, grouped: bool) -
 
     def rows(name: str) -> list[dict[str, Any]]:
         part = parts[name]
-        texts = (part.texts, part.pairs) if part.pairs is not None else (part.texts,)
+        texts = (part.texts, part.second_texts) if part.second_texts is not None else (part.texts,)
         encoded = tokenizer(*texts, truncation=True, max_length=LENGTH)
         labels = part.targets.tolist()
         return [{key: encoded[key][i] for key in encoded} | {"label": labels[i]} for i in range(len(part))]

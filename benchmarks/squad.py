@@ -18,7 +18,7 @@ from bertvision.backbones import encoder as backbones
 from bertvision.heads.base import Shape
 from bertvision.kinds import Scale
 from bertvision.metrics.intervals import compare, score
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.progress import Progress
 from bertvision.reproduction.plan import USUAL
 from bertvision.runs import Run, write_json
@@ -97,7 +97,7 @@ def summary(run: Run) -> dict[str, Any]:
 
 def rescore(run: Run) -> None:
     """Let the checkpoints of a finished run answer again, and choose and score as the program does now."""
-    setting = prepare(FitOptions(**run.info["options"]), Progress())
+    setting = prepare(Request(**run.info["options"]), Progress())
     kept, entries = run.scores, []
     for old in kept["marks"]:
         mark, folder = old["epoch"], run.mark_folder(old["epoch"])
@@ -116,7 +116,7 @@ def rescore(run: Run) -> None:
 
 def transfer(run: Run, early: str, late: str) -> dict[str, Any]:
     """Heads of the `early` mark on the states of the `late` one; thresholds are tuned on held-out questions again."""
-    options, shape = FitOptions(**run.info["options"]), Shape(**run.info["shape"])
+    options, shape = Request(**run.info["options"]), Shape(**run.info["shape"])
     parts = parts_of(load_task(options), options)
     names = list(run.mark(early)["pairs"])
     heads, _ = load_heads(run.mark_folder(early), shape, names)

@@ -36,7 +36,7 @@ from torch import Tensor
 
 import bertvision
 from bertvision.metrics.intervals import compare
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.progress import Progress
 from bertvision.stores.codec import Codec, Int8, Plain
 from bertvision.stores.reader import Store
@@ -237,7 +237,7 @@ def extract(given: Any, folder: Path) -> dict[str, Any]:
 
     from bertvision.backbones import backbones
 
-    options = FitOptions(
+    options = Request(
         task="squad2", data=f"{given.data}/SQuAD2", backbone=given.backbone, limit=given.limit, dev_limit=20
     )
     setting = prepare(options, Progress(quiet=True))
@@ -272,9 +272,9 @@ def extract(given: Any, folder: Path) -> dict[str, Any]:
         tokenizer=tokenizer,
         tokenize_kwargs={"truncation": True, "max_length": WINDOW},
     )
-    texts = [f"{q} {c}" for q, c in zip(setting.parts["train"].texts, setting.parts["train"].pairs or [], strict=True)][
-        :200
-    ]
+    texts = [
+        f"{q} {c}" for q, c in zip(setting.parts["train"].texts, setting.parts["train"].second_texts or [], strict=True)
+    ][:200]
     rates = {}
     for batch_size in (1, 8):
         started = time.perf_counter()

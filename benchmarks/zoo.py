@@ -26,12 +26,12 @@ from bertvision.heads.base import Head, Shape
 from bertvision.heads.variants import expand
 from bertvision.kinds import KINDS
 from bertvision.metrics.intervals import resampled
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.progress import Progress
 from bertvision.reproduction.paper import SPAN_HEADS
 from bertvision.reproduction.plan import USUAL
 from bertvision.runs import Run, partial_of
-from bertvision.states import HiddenStates
+from bertvision.states.hidden import HiddenStates
 from bertvision.stores.reader import open_store
 from bertvision.training.answering import read
 from bertvision.training.batches import bucketed
@@ -99,7 +99,7 @@ def tokens(data: str, limit: int) -> Setting:
 
 
 def settled(task: str, data: str, limit: int, heads: str) -> Setting:
-    options = FitOptions(task=task, data=data, heads=heads, limit=limit, dev_limit=100)
+    options = Request(task=task, data=data, heads=heads, limit=limit, dev_limit=100)
     setting = prepare(options, Progress(quiet=True))
     setting.encoder.eval()
     return setting
@@ -189,7 +189,7 @@ def stacked(setting: Setting, name: str, rounds: int = 3) -> dict[str, Any]:
         states: Any = (
             collect_tokens(setting.encoder, windows, 0)
             if setting.shape.span
-            else collect(setting.encoder, windows, setting.shape.pairs)
+            else collect(setting.encoder, windows, setting.shape.paired)
         )
         for where, source in (("memory", lambda: Collected(states, 0)), ("store", lambda: Stored(store, 0))):
             best: dict[str, float] = {}

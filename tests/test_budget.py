@@ -14,7 +14,7 @@ from conftest import Command
 import bertvision
 from bertvision.errors import UserError
 from bertvision.heads.closed_form import ClosedForm
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.progress import Progress
 from bertvision.reports.content import _reproduce
 from bertvision.reports.parts import Code
@@ -25,17 +25,17 @@ from bertvision.training.fit import Fitting
 from bertvision.training.loop import Loop
 from bertvision.training.setting import Setting, prepare
 
-ASKED = FitOptions(budget=10.0, lead="closed-form", polish_until="3/10")
-WITHOUT_LEAD = FitOptions(budget=10.0, lead="own")
+ASKED = Request(budget=10.0, lead="closed-form", polish_until="3/10")
+WITHOUT_LEAD = Request(budget=10.0, lead="own")
 
 
-def decided(rest: float, epoch: float, options: FitOptions = ASKED, start: float = 0.0, **mark: float) -> FitOptions:
+def decided(rest: float, epoch: float, options: Request = ASKED, start: float = 0.0, **mark: float) -> Request:
     """`mark`: seconds of a mark by way to read pairs, of which a fifth are for answers, all but a twentieth to dev."""
     by_way = {way: Mark(0.5 * s, 0.3 * s, 0.05 * s, 0.15 * s) for way, s in mark.items()}
     return recipe(options, rest, epoch, by_way, 1000, start)
 
 
-def marks_of(chosen: FitOptions) -> str:
+def marks_of(chosen: Request) -> str:
     assert chosen.marks is not None
     assert chosen.marks.split(",")[-1] == chosen.epochs
     return chosen.marks
@@ -76,7 +76,7 @@ def test_spans_are_fine_tuned_and_not_polished(tmp_path: Path) -> None:
 
 
 def test_a_frozen_encoder_is_not_fine_tuned() -> None:
-    frozen = FitOptions(budget=10.0, lead="own", freeze="all")
+    frozen = Request(budget=10.0, lead="own", freeze="all")
     assert marks_of(decided(900, 100, frozen, joint=10)) == "0"
 
 
@@ -185,7 +185,7 @@ def test_where_two_ways_to_read_pairs_take_too_long_the_better_one_is_found(
 
 def test_few_pairs_tell_which_way_to_read_them(pair_table: Path) -> None:
     """In this table a score is how alike two texts are: states of each alone say it, by difference and product."""
-    options = FitOptions(task="table", train=str(pair_table), text="one", text_pair="two", backbone="tiny")
+    options = Request(task="table", train=str(pair_table), text="one", text_pair="two", backbone="tiny")
     assert budget.better_way(prepare(options, Progress(quiet=True)), ["joint", "separate"]) == "separate"
 
 

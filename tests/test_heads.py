@@ -12,7 +12,7 @@ from bertvision.heads.base import Head, Shape, parameters
 from bertvision.heads.closed_form import ClosedForm
 from bertvision.heads.pooling import LearnedPooling
 from bertvision.heads.variants import expand
-from bertvision.states import PAIR_VIEWS, SINGLE_VIEWS, HiddenStates, Sequences, pool, pooling_weights
+from bertvision.states.hidden import PAIR_VIEWS, SINGLE_VIEWS, HiddenStates, Sequences, pool, pooling_weights
 from bertvision.training.heads import HeadTrainer, build, predict
 from bertvision.training.polish import polish
 from bertvision.training.sources import Collected
@@ -29,7 +29,7 @@ CASES = [
     pytest.param(
         name,
         shape,
-        id=f"{name}-{shape.outputs}{'-pairs' * shape.pairs}{'-pooled' * shape.pooled}{'-span' * shape.span}",
+        id=f"{name}-{shape.outputs}{'-pairs' * shape.paired}{'-pooled' * shape.pooled}{'-span' * shape.span}",
     )
     for name in heads
     for shape in SHAPES
@@ -49,7 +49,7 @@ def states(shape: Shape, count: int = 6, seed: int = 0) -> HiddenStates:
     draw = torch.Generator().manual_seed(seed)
     if shape.span:
         return token_states(torch.randn(count, shape.layers, 9, shape.features, generator=draw), [9, 4, 7, 9, 5, 6])
-    views = PAIR_VIEWS if shape.pairs else SINGLE_VIEWS
+    views = PAIR_VIEWS if shape.paired else SINGLE_VIEWS
     layers = torch.randn(count, shape.layers, len(views), shape.features, generator=draw)
     pooled = torch.randn(count, shape.features, generator=draw) if shape.pooled else None
     return HiddenStates(layers, views, pooled, sequences=sequences(shape, count, draw))
@@ -59,7 +59,7 @@ def sequences(shape: Shape, count: int, draw: torch.Generator) -> Sequences:
     """Texts of two to six tokens between special ones, in both texts of a pair; nine places."""
     lengths = torch.randint(4, 9, (count, 1), generator=draw)
     place = torch.arange(9)[None]
-    segments = torch.where((place > 0) & (place < lengths), 1 + (shape.pairs & (place > 2)).long(), 0)
+    segments = torch.where((place > 0) & (place < lengths), 1 + (shape.paired & (place > 2)).long(), 0)
     layers = {number: torch.randn(count, 9, shape.features, generator=draw) for number in range(shape.layers)}
     return Sequences(layers, place < lengths, segments)
 

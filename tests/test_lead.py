@@ -15,7 +15,7 @@ from bertvision import show
 from bertvision.errors import UserError
 from bertvision.heads import heads
 from bertvision.heads.base import Shape
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.progress import Progress
 from bertvision.runs import Run
 from bertvision.training import lead
@@ -32,7 +32,7 @@ def tiny_fit(table: Path, out: Path, **options: object) -> Run:
 
 def ready(table: Path, **options: object) -> Setting:
     given = {"task": "table", "train": str(table), "backbone": "tiny"} | options
-    return prepare(FitOptions(**given), Progress(quiet=True))
+    return prepare(Request(**given), Progress(quiet=True))
 
 
 def dev_texts(table: Path) -> list[str]:

@@ -192,7 +192,7 @@ def test_layers_that_no_head_reads_are_not_computed(table: Path) -> None:
 
     batch = encoder.batch(encoder.encode(Examples(["a good film"], None, None), 16), np.array([0]))
     whole = encoder(batch.inputs)[1]
-    with encoder.cut(1):
+    with encoder.up_to(1):
         first = encoder(batch.inputs)[1]
     assert len(first) == 2
     assert torch.equal(first[1], whole[1])

@@ -17,7 +17,7 @@ from bertvision.backbones.encoder import load as load_encoder
 from bertvision.backbones.windows import _tokenised, labelled, windowed
 from bertvision.errors import UserError
 from bertvision.metrics.squad import Gold, qualities, report
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.spans import argmax_spans, best_spans, n_best
 from bertvision.tasks import load
 from bertvision.tasks.invented import invent, write
@@ -110,30 +110,30 @@ def test_a_broken_file_is_refused_with_its_place(text: str, message: str, tmp_pa
 def test_folder_and_files_give_the_same_data_and_mistakes_are_explained(tmp_path: Path) -> None:
     write(tmp_path / "SQuAD2", train=12, dev=4)
     files = {part: str(tmp_path / "SQuAD2" / f"{part}-v2.0.json") for part in ("train", "dev")}
-    one = load(FitOptions(task="squad2", data=str(tmp_path)))
-    assert one.train.digest() == load(FitOptions(task="squad2", **files)).train.digest()
+    one = load(Request(task="squad2", data=str(tmp_path)))
+    assert one.train.digest() == load(Request(task="squad2", **files)).train.digest()
     assert one.kind == "span"
     assert one.metrics[:2] == ("f1", "exact")
-    answerable = load(FitOptions(task="squad2-answerable", data=str(tmp_path)))
+    answerable = load(Request(task="squad2-answerable", data=str(tmp_path)))
     assert answerable.labels == ("unanswerable", "answerable")
     with pytest.raises(UserError, match="needs both --train FILE and --dev FILE"):
-        load(FitOptions(task="squad2", train=files["train"]))
+        load(Request(task="squad2", train=files["train"]))
     with pytest.raises(UserError, match="holds no train file of SQuAD"):
-        load(FitOptions(task="squad2", data=str(tmp_path / "SQuAD2" / "..")).__class__(task="squad2", data="src"))
+        load(Request(task="squad2", data=str(tmp_path / "SQuAD2" / "..")).__class__(task="squad2", data="src"))
     with pytest.raises(UserError, match="does not take --text"):
-        load(FitOptions(task="squad2", data=str(tmp_path), text="x"))
+        load(Request(task="squad2", data=str(tmp_path), text="x"))
 
 
 def test_whole_articles_are_held_out_and_whole_contexts_where_there_is_one_article() -> None:
     data = examples_of(invent(40, seed=3), Reading("", True, True))
     assert data.questions is not None
-    assert data.pairs is not None
+    assert data.second_texts is not None
     rest, held = hold_out(data)
     assert {data.questions.articles[i] for i in held}.isdisjoint(data.questions.articles[i] for i in rest)
     assert 0.04 < len(held) / len(data) <= 0.1
     single = replace(data, questions=replace(data.questions, articles=["one"] * len(data)))
     rest, held = hold_out(single)
-    assert {data.pairs[i] for i in held}.isdisjoint(data.pairs[i] for i in rest)
+    assert {data.second_texts[i] for i in held}.isdisjoint(data.second_texts[i] for i in rest)
 
 
 def test_of_much_data_the_held_out_questions_have_the_shares_of_all() -> None:
@@ -175,7 +175,7 @@ def test_the_hub_path_reads_a_dataset_in_the_hubs_layout(tmp_path: Path, monkeyp
     )
     monkeypatch.setattr("bertvision.tasks.squad.HUB_NAME", str(tmp_path))
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    data = load(FitOptions(task="squad2"))
+    data = load(Request(task="squad2"))
     assert data.train.questions is not None
     assert data.train.questions.answers == [(Answer("Bob", 8),), ()]
     assert list(data.dev) == ["dev"]
@@ -186,10 +186,15 @@ def test_the_hub_path_reads_a_dataset_in_the_hubs_layout(tmp_path: Path, monkeyp
 
 def test_windows_are_those_of_the_tokenizer_itself() -> None:
     made, data = tokenizer(), examples_of(invent(6, seed=1), Reading("", True, True))
-    assert data.pairs is not None
+    assert data.second_texts is not None
     found = windowed(made, data, 120, 16)
     expected = made(
-        data.texts, data.pairs, truncation="only_second", max_length=120, stride=16, return_overflowing_tokens=True
+        data.texts,
+        data.second_texts,
+        truncation="only_second",
+        max_length=120,
+        stride=16,
+        return_overflowing_tokens=True,
     )
     assert len(found) == len(expected["input_ids"]) > len(data)
     assert found.examples.tolist() == expected["overflow_to_sample_mapping"]
@@ -370,7 +375,7 @@ def test_raw_and_tuned_scores_part_where_the_null_probability_is_biased() -> Non
     windows, _ = labelled(windowed(tokenizer(), data, 128, 32), data)
     outputs = spoken(windows) * 0.1
     outputs[windows.offsets[:-1]] += 0.3  # every window is inclined to "no answer"
-    judge = SpanJudge(data, windows, FitOptions(task="squad2"))
+    judge = SpanJudge(data, windows, Request(task="squad2"))
     threshold = judge.threshold(outputs)
     found = judge.predictions(outputs, threshold)
     tuned, raw = found.values[:, 1].mean(), found.values[:, 3].mean()
@@ -385,7 +390,7 @@ def test_the_expected_share_of_unanswerable_questions_moves_the_threshold() -> N
     draw, shares = np.random.default_rng(0), []
     outputs = spoken(windows) * 0.3 + draw.random((len(windows.tokens), 2)).astype(np.float32)
     for share in (0.1, 0.5, 0.9):
-        judge = SpanJudge(data, windows, FitOptions(task="squad2", null_share=share))
+        judge = SpanJudge(data, windows, Request(task="squad2", null_share=share))
         threshold = judge.threshold(outputs)
         shares.append(np.mean([not text for text in judge.predictions(outputs, threshold).answers(threshold)]))
     assert shares[0] <= shares[1] <= shares[2] > shares[0]

@@ -102,12 +102,12 @@ def test_a_store_holds_what_the_encoder_says(table: Path, tmp_path: Path) -> Non
     encoder = backbones.load("tiny", 2, 0).eval()
     found = windows_of(store, seed=3)
     assert len(found) == 120
-    from bertvision.options import FitOptions
+    from bertvision.options import Request
     from bertvision.tasks import load
     from bertvision.training.setting import parts_of
     from bertvision.types import Examples
 
-    options = FitOptions(task="table", train=str(table))
+    options = Request(task="table", train=str(table))
     for split, part in parts_of(load(options), options).items():
         for row in (0, len(part) - 1):
             assert part.texts[row] in texts.values()

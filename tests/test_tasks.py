@@ -11,7 +11,7 @@ from conftest import sentences, write_csv
 
 from bertvision.backbones.encoder import load as backbone
 from bertvision.errors import UserError
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.tasks import load as load_task
 from bertvision.tasks import tasks
 from bertvision.tasks.glue import TABLE, GlueTask
@@ -22,7 +22,7 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
 def load(task: str, **options: object) -> Dataset:
-    return load_task(FitOptions(task=task, **{k: str(v) for k, v in options.items()}))
+    return load_task(Request(task=task, **{k: str(v) for k, v in options.items()}))
 
 
 def write_glue(folder: Path, row: GlueTask, count: int = 6, bom: bool = False) -> None:
@@ -48,7 +48,7 @@ def test_every_glue_task_is_read_from_its_folder_or_the_one_above(row: GlueTask,
     above, inside = load(row.name, data=tmp_path), load(row.name, data=tmp_path / row.folder)
     assert above.train.digest() == inside.train.digest()
     assert above.train.texts[1] == 'sentence "1 of train.tsv, part 0'  # quotes are literal
-    assert (above.train.pairs is not None) == (len(row.texts) == 2)
+    assert (above.train.second_texts is not None) == (len(row.texts) == 2)
     assert list(above.dev) == list(row.dev)
     assert above.outputs == (len(row.labels) if row.labels else 1)
     assert above.train.targets is not None
@@ -176,7 +176,7 @@ def test_the_hub_path_reads_a_dataset_in_the_hubs_layout(tmp_path: Path, monkeyp
     monkeypatch.setattr("bertvision.tasks.glue.HUB_NAME", str(tmp_path))
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     data = load("rte")
-    assert data.train.pairs == ["c", "d"]
+    assert data.train.second_texts == ["c", "d"]
     assert data.train.targets is not None
     assert [data.labels[i] for i in data.train.targets] == ["entailment", "not_entailment"]
 
@@ -184,4 +184,4 @@ def test_the_hub_path_reads_a_dataset_in_the_hubs_layout(tmp_path: Path, monkeyp
 def test_an_unlabelled_glue_file_can_be_read_to_predict(tmp_path: Path) -> None:
     (tmp_path / "test.tsv").write_text('index\tsentence1\tsentence2\n0\ta "b\tc\n')
     found = tasks["rte"].read(tmp_path / "test.tsv", {"text": "sentence1", "pair": "sentence2", "label": None}, ())
-    assert (found.texts, found.pairs, found.targets) == (['a "b'], ["c"], None)
+    assert (found.texts, found.second_texts, found.targets) == (['a "b'], ["c"], None)

@@ -18,10 +18,10 @@ from safetensors.torch import load_file
 import bertvision
 from bertvision.backbones.encoder import load
 from bertvision.errors import UserError
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.progress import Progress
 from bertvision.runs import Run
-from bertvision.states import PAIR_VIEWS
+from bertvision.states.hidden import PAIR_VIEWS
 from bertvision.training import provenance
 from bertvision.training.batches import bucketed, padding_share
 from bertvision.training.collect import collect, collect_separate, encode
@@ -29,7 +29,7 @@ from bertvision.training.loop import loop_of
 from bertvision.training.setting import prepare
 from bertvision.types import Examples
 
-SHORT = FitOptions(max_length=64)
+SHORT = Request(max_length=64)
 
 
 def tiny_fit(table: Path, out: Path, **options: object) -> Run:
@@ -69,7 +69,7 @@ def test_batches_hold_every_example_once_with_little_padding() -> None:
     ],
 )
 def test_marks_are_exact_fractions(options: dict[str, str], expected: list[str]) -> None:
-    assert FitOptions(**options).fractions() == [Fraction(mark) for mark in expected]
+    assert Request(**options).fractions() == [Fraction(mark) for mark in expected]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_marks_are_exact_fractions(options: dict[str, str], expected: list[str])
 )
 def test_bad_options_are_named(options: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        FitOptions(**options)
+        Request(**options)
 
 
 @pytest.mark.parametrize("pairs", [False, True])
@@ -143,7 +143,7 @@ def test_frozen_parts_stay_as_they_are(table: Path, tmp_path: Path) -> None:
 
 def test_only_dropout_if_asked_for_makes_fine_tuning_random(table: Path) -> None:
     def trained(dropout: bool, stream: int) -> torch.Tensor:
-        options = FitOptions(task="table", train=str(table), backbone="tiny", heads="none", dropout=dropout)
+        options = Request(task="table", train=str(table), backbone="tiny", heads="none", dropout=dropout)
         loop = loop_of(prepare(options, Progress(quiet=True)), {}, Accelerator(cpu=True))
         torch.manual_seed(stream)
         loop.advance(3, 3, lambda loss: None)
@@ -157,7 +157,7 @@ def test_few_examples_come_in_smaller_batches_unless_said_otherwise(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def size(**given: object) -> int | None:
-        options = FitOptions(task="table", train=str(table), backbone="tiny", **given)
+        options = Request(task="table", train=str(table), backbone="tiny", **given)
         return prepare(options, Progress(quiet=True)).options.batch_size
 
     assert (size(), size(batch_size=5)) == (8, 5)

@@ -15,7 +15,7 @@ from bertvision.heads import heads
 from bertvision.heads.base import Head, Shape
 from bertvision.heads.closed_form import STRENGTHS, ClosedForm, _Ridge
 from bertvision.heads.variants import expand, make, parse
-from bertvision.states import HiddenStates
+from bertvision.states.hidden import HiddenStates
 from bertvision.tasks.sampling import ranks
 from bertvision.training.heads import HeadTrainer, build
 from bertvision.training.polish import polish

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from benchmarks.rivals.measuring import Clock
 
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.registry import Registry
 from bertvision.types import Dataset, Examples
 
@@ -116,7 +116,7 @@ class Job:
     task: str
     seed: int
     encoder: Path  # a transformers folder
-    options: FitOptions  # which rows, how many tokens
+    options: Request  # which rows, how many tokens
     folder: Path  # to write in; removed with the job
     clock: Clock = field(default_factory=Clock)
 

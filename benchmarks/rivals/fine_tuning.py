@@ -197,7 +197,7 @@ def _span_predictors(job: Job, model: Any, tokenizer: Any) -> tuple[Predict, Cal
         return judge_of("span", examples, windows, job.options).predictions(said, threshold).values
 
     def single(examples: Examples) -> list[str]:
-        asked = Examples(examples.texts, examples.pairs, None)
+        asked = Examples(examples.texts, examples.second_texts, None)
         windows, said = outputs(asked)
         found = best_spans(said, windows, job.options.answer_length)
         nulls = found.null_probabilities > (0.5 if threshold is None else threshold)
@@ -207,4 +207,4 @@ def _span_predictors(job: Job, model: Any, tokenizer: Any) -> tuple[Predict, Cal
 
 
 def _texts(examples: Examples) -> tuple[list[str], ...]:
-    return (examples.texts,) if examples.pairs is None else (examples.texts, examples.pairs)
+    return (examples.texts,) if examples.second_texts is None else (examples.texts, examples.second_texts)

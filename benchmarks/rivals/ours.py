@@ -48,7 +48,7 @@ def fitted(job: Job, name: str, options: dict[str, Any], *, backbone: str, befor
     loaded = bertvision.load(f"{made.path}@{mark}")
 
     def predict(examples: Examples) -> object:
-        return loaded.predict(examples.texts, examples.pairs)
+        return loaded.predict(examples.texts, examples.second_texts)
 
     ready, latency = asked(job, predict)
     dev, held_out = (np.asarray(said[part]["outputs"][entry["selected"]]) for part in ("dev", "held_out"))
@@ -56,7 +56,7 @@ def fitted(job: Job, name: str, options: dict[str, Any], *, backbone: str, befor
     own = float(entry["held_out"][entry["selected"]][made.scores["metric"]]["value"])
     note = f"selected {entry['selected']} at {mark}; {made.info['options']['epochs']} epochs"
     note += "" if taken else f", {made.info['options']['limit']:,} rows"
-    note += "" if job.parts["dev"].pairs is None else f", pairs {made.info['options']['pairs']}"
+    note += "" if job.parts["dev"].second_texts is None else f", pairs {made.info['options']['pairs']}"
     call = made.info["costs"]["seconds"]
     return Outcome(name, dev, held_out if taken else own, training, ready, trained, disk, latency, note=note, call=call)
 

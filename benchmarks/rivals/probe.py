@@ -33,7 +33,7 @@ def run(job: Job, settings: dict[str, Any]) -> list[Outcome]:
         """(N, 2, D): [CLS] and the mean. Both come from one pass, so what is asked twice is kept."""
         if id(examples) in kept:
             return kept[id(examples)][1]
-        texts = (examples.texts,) if examples.pairs is None else (examples.texts, examples.pairs)
+        texts = (examples.texts,) if examples.second_texts is None else (examples.texts, examples.second_texts)
         encoded = tokenizer(*texts, truncation=True, max_length=job.max_length)
         order = np.argsort([-len(ids) for ids in encoded["input_ids"]], kind="stable")
         found = np.empty((len(order), 2, model.config.hidden_size), np.float32)

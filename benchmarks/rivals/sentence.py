@@ -23,7 +23,7 @@ def run(job: Job, settings: dict[str, Any]) -> list[Outcome]:
     model.max_seq_length = job.max_length
 
     def vectors(examples: Examples) -> list[np.ndarray]:
-        texts = [examples.texts] + ([examples.pairs] if examples.pairs is not None else [])
+        texts = [examples.texts] + ([examples.second_texts] if examples.second_texts is not None else [])
         return [model.encode(column, show_progress_bar=False) for column in texts]
 
     def features(examples: Examples) -> np.ndarray:

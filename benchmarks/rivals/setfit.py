@@ -37,9 +37,9 @@ def run(job: Job, settings: dict[str, Any]) -> list[Outcome]:
     separator = f" {model.model_body.tokenizer.sep_token} "
 
     def texts(examples: Examples) -> list[str]:
-        if examples.pairs is None:
+        if examples.second_texts is None:
             return examples.texts
-        return [separator.join(both) for both in zip(examples.texts, examples.pairs, strict=True)]
+        return [separator.join(both) for both in zip(examples.texts, examples.second_texts, strict=True)]
 
     def predict(examples: Examples) -> np.ndarray:
         return model.predict_proba(texts(examples), as_numpy=True, show_progress_bar=False)

@@ -13,7 +13,7 @@ from bertvision.errors import UserError
 if TYPE_CHECKING:
     from bertvision.analysis import Table
     from bertvision.model import Model
-    from bertvision.options import FitOptions
+    from bertvision.options import Request
     from bertvision.runs import Run
     from bertvision.stores.reader import Store
 
@@ -41,18 +41,18 @@ def fit(task: str = "table", *, resume: bool = False, quiet: bool = False, **opt
     return run_fit(_options(task=task, **options), resume=resume, progress=Progress(quiet))
 
 
-def _options(**given: Any) -> "FitOptions":
+def _options(**given: Any) -> "Request":
     """Options as a Python user writes them: lists, numbers and paths where the command line has words."""
-    from bertvision.options import FitOptions
+    from bertvision.options import Request
     from bertvision.registry import unknown
 
-    known = FitOptions.__dataclass_fields__
+    known = Request.__dataclass_fields__
     for name, value in given.items():
         if name not in known:
             raise unknown("option", name, list(known))
         if value is not None and known[name].type in ("str", "str | None", str, str | None):
             given[name] = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-    return FitOptions(**given)
+    return Request(**given)
 
 
 def extract(source: str | Path, task: str, *, out: str | Path, quiet: bool = False, **options: Any) -> "Store | None":

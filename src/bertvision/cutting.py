@@ -11,7 +11,6 @@ from bertvision.analysis.depth import by_depth, smallest
 from bertvision.analysis.evidence import Evidence
 from bertvision.backbones import encoder as backbone_family
 from bertvision.errors import UserError
-from bertvision.heads.base import Shape
 from bertvision.model import Model
 from bertvision.options import fraction
 from bertvision.progress import Progress
@@ -52,17 +51,16 @@ def cut(
     path = Path(out) if out else evidence.run.path.with_name(f"{evidence.run.path.name}-{layers}-layers")
     begun = partial_of(path).exists()
     check(path, resume=begun)
-    shape = Shape(**evidence.info["shape"])
+    shape = evidence.run.record.shape
     encoder = backbone_family.load(evidence.encoder_folder, shape.outputs, 0, span=shape.span, pooled=shape.pooled)
-    encoder.shorten(layers)
+    encoder.cut(layers)
     place = evidence.run.path / "cuts" / str(layers)
     with filling(place) as folder:
         encoder.save(folder)
     given = evidence.options.heads if evidence.entry["best_head"] else "default"
     options = replace(
-        evidence.options, backbone=str(place), heads=heads or given, epochs=epochs, freeze=None, lead=None,
-        polish_until=None, budget=None, polish=evidence.options.polish or None,
-        marks="0" if epochs == "0" else None, out=str(path),
+        evidence.run.record.request, backbone=str(place), heads=heads or given, epochs=epochs, freeze=None, lead=None,
+        budget=None, limit=evidence.options.limit, polish=None, marks="0" if epochs == "0" else None, out=str(path),
     )  # fmt: skip
     try:
         run = fit(options, resume=begun, progress=progress)
@@ -109,5 +107,5 @@ def beside(old: Model, new: Model, examples: Examples) -> dict[str, Any]:
 
 def _seconds(model: Model, examples: Examples) -> float:
     started = time.perf_counter()
-    model.predict(examples.texts, examples.pairs)
+    model.predict(examples.texts, examples.second_texts)
     return time.perf_counter() - started

@@ -11,7 +11,6 @@ from bertvision.heads.base import Shape
 from bertvision.metrics.intervals import compare as paired
 from bertvision.metrics.squad import report
 from bertvision.model import Model
-from bertvision.options import FitOptions
 from bertvision.progress import Progress
 from bertvision.runs import open_run, write_json
 from bertvision.stores.reader import Store
@@ -22,9 +21,9 @@ from bertvision.tasks.squad import parsed
 from bertvision.training.checkpoints import load_ensembles, load_heads
 from bertvision.training.collect import encode
 from bertvision.training.judging import RAW_THRESHOLD, Predictions, judge_of, scores
-from bertvision.training.setting import HELD_OUT, parts_of
+from bertvision.training.setting import parts_of
 from bertvision.training.stored import answer, fed, setting_of
-from bertvision.types import Examples
+from bertvision.types import HELD_OUT, Examples
 
 
 def evaluate(
@@ -85,7 +84,7 @@ def evaluate_on_store(reference: str | Path, store: Store, force: bool, progress
     has held-out questions."""
     run, mark = open_run(reference)
     info, entry, folder = run.info, run.mark(mark), run.mark_folder(mark)
-    shape, options = Shape(**info["shape"]), FitOptions(**info["options"])
+    shape, options = run.record.shape, run.record.recipe
     strange = _strange(info, store, shape)
     if strange and not force:
         raise UserError(

@@ -11,10 +11,8 @@ from bertvision.backbones import encoder as backbone_family
 from bertvision.backbones.encoder import Encoder
 from bertvision.ensembling import Outputs
 from bertvision.errors import UserError
-from bertvision.heads.base import Shape
 from bertvision.kinds import Scale
 from bertvision.metrics.glue import decide
-from bertvision.options import FitOptions
 from bertvision.progress import Progress
 from bertvision.registry import unknown
 from bertvision.runs import open_run
@@ -27,8 +25,7 @@ from bertvision.training.collect import Encoded, Tick, encode
 from bertvision.training.judging import RAW_THRESHOLD, per_example
 from bertvision.training.provenance import weights_digest
 from bertvision.training.selection import Ensemble
-from bertvision.training.setting import HELD_OUT
-from bertvision.types import Examples
+from bertvision.types import HELD_OUT, Examples
 
 CHUNK = 2048  # examples answered at a time
 
@@ -53,7 +50,7 @@ class Model:
         if not everything:
             self.models = {self.name: self.models[self.name]}
         members = {member for ensemble in self.models.values() for member in ensemble.weights}
-        self.shape = Shape(**self.info["shape"])
+        self.shape = self.run.record.shape
         self.encoder = self._encoder(folder)
         self.heads, self.ways = load_heads(folder, self.shape, sorted(members - {"encoder"}), self.encoder.top)
         for head in self.heads.values() if "store" in self.info else ():
@@ -67,11 +64,11 @@ class Model:
         for module in (self.encoder, *self.heads.values()):
             module.to(device).eval()
         self.progress = Progress(quiet=True)
-        self.pairs, self.kind = self.shape.pairs, str(self.info["kind"])
+        self.pairs, self.kind = self.shape.paired, str(self.info["kind"])
         self.windowed = bool(self.info.get("windowed"))
         self.thresholds: dict[str, float | None] = entry.get("null_thresholds") or dict.fromkeys(self.models)
         self.scale, self.labels = Scale(**self.info["scale"]), tuple(self.info["labels"])
-        self.options = FitOptions(**self.info["options"])
+        self.options = self.run.record.recipe
 
     def _encoder(self, folder: Path) -> Encoder:
         """The checkpoint's own; of a run that was trained on a store, the one whose states are in there."""
@@ -124,8 +121,8 @@ class Model:
         ]
 
     def _answers(self, examples: Examples, top: int, null_threshold: float | None) -> list[dict[str, Any]]:
-        assert examples.pairs is not None
-        for row, (question, context) in enumerate(zip(examples.texts, examples.pairs, strict=True), 1):
+        assert examples.second_texts is not None
+        for row, (question, context) in enumerate(zip(examples.texts, examples.second_texts, strict=True), 1):
             if not question.strip() or not context.strip():
                 raise UserError(f"The {'context' if question.strip() else 'question'} of pair {row} is empty.")
         threshold = self.thresholds[self.name] if null_threshold is None else null_threshold
@@ -138,8 +135,8 @@ class Model:
                 many = max(ALTERNATIVES, 2 * top)  # overlapping windows may give the same place twice
                 spans = best_spans(outputs[self.name], encoded.together, self.options.answer_length, many)
             for row, null in enumerate(spans.null_probabilities):
-                assert part.pairs is not None
-                share, answers = n_best(spans, row, part.pairs[row], top)
+                assert part.second_texts is not None
+                share, answers = n_best(spans, row, part.second_texts[row], top)
                 unanswered = bool(null > threshold) or not answers
                 best = {"answer": "", "start": None, "end": None, "probability": share} if unanswered else answers[0]
                 # Against the best answer alone, which is what the threshold is about.
@@ -198,4 +195,4 @@ def predict_file(model: Model, path: Path, **options: Any) -> tuple[Examples, li
         examples = tasks[model.options.task].read(path, roles, model.labels)
     if not len(examples):
         raise UserError(f"'{path}' has no texts.")
-    return examples, model.predict(examples.texts, examples.pairs, **options)
+    return examples, model.predict(examples.texts, examples.second_texts, **options)

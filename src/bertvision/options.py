@@ -1,203 +1,155 @@
-"""Every option of `fit`, once: the command line, the Python call and run.json are all made from this list."""
+"""Every option of `fit`, once: the command line, the Python call and run.json are all made from this list.
+
+A `Request` is what the user asked for: what is None is left open. `recipe.resolve` turns it into a `Recipe`, in which
+every value is decided.
+"""
 
 from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
 from bertvision.errors import UserError
+from bertvision.registry import unknown
 
 PAIRS = ("joint", "separate", "auto")
 MODES = ("auto", "memory", "stored", "recompute")
 SCHEDULES = ("linear", "constant")
-STARTS = ("scratch", "ridden")
 DECODINGS = ("span", "argmax")
+KINDS = ("class", "score")  # that a table can have
+OWN = "own"  # the value of --lead that means: no head, only the encoder's own output layer
+ALL_MARKS = "all"  # the value of --polish-until that means: no limit
+
+# The panels of `fit --help`, in order.
+MAIN, DATA, ENCODER, HEADS, TRAINING, SELECTION, OUTPUT = (
+    *("Main options", "Data", "Encoder", "Heads", "Training", "Selection and scoring", "Output"),
+)
 
 
-def option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
+def option(default: Any, panel: str, help: str) -> Any:
+    return field(default=default, metadata={"help": help, "panel": panel})
 
 
 @dataclass(frozen=True)
-class FitOptions:
-    """The options of one run; `replace(options, seed=1)` is how a sweep is written."""
+class Request:
+    """The options of one run, as asked; `replace(request, seed=1)` is how a sweep is written."""
 
-    task: str = option(
-        "table", "A GLUE task, `squad2`, `table` for your own file, or `demo`. `bertvision ls tasks` lists all."
-    )
-    data: str | None = option(
-        None, "Folder with the task's files (or the folder above it). Without it: the Hugging Face hub."
-    )
-    train: str | None = option(
-        None,
-        "Task `table`: CSV, TSV (quotes are read as they stand), JSONL or Parquet file to train on; `squad2`: a SQuAD JSON file.",
-    )
-    dev: str | None = option(
-        None, "File to report on, like --train. Task `table` without it: a tenth of train is set aside for that."
-    )
-    text: str | None = option(
-        None,
-        "Task `table`: column with the text. Default: `text` or `sentence`, or the usual names of a pair (sentence1 and sentence2, ...), or the only column left.",
-    )
-    text_pair: str | None = option(None, "Task `table`: column with the second text of a pair.")
-    label: str | None = option(
-        None, "Task `table`: column with the answer. Default: `label`, `score`, `target` or `class`."
-    )
-    kind: str | None = option(
-        None, "Task `table`: `class` or `score`. Default: inferred from the label column, and said."
-    )
-    strict: bool = option(
-        False,
-        "Tasks `squad2` and `squad2-answerable`: stop at an answer that does not stand where the file says, instead of taking the nearest place where it does (or leaving a training question out) and saying how many.",
-    )
-    backbone: str = option("minilm-l6", "An encoder: a name of `bertvision ls backbones`, a hub name or a folder.")
-    heads: str = option(
-        "default",
-        "Heads to train beside the encoder: names or sets of `bertvision ls heads`, comma-separated, or `none`. Sets: default, paper, ours, all. Variants behind a name: `adapter-64:lr=1e-3/3e-4:seed=0..3:data=0..100:layers=0-4:views=cls+mean:normalised=yes:dropout=0.2` (data in per cent), all in one pass.",
-    )
-    polish: int | None = option(
-        None, "Epochs of head training on a clean pass at each mark; 0 switches polishing off. Default: 8, for spans 2."
-    )
-    polish_until: str | None = option(
-        None,
-        "Polish at marks up to this many epochs; after them, heads that rode along are as good, and a pass is saved. Default: 3/10 with a --lead, 0 for spans within a --budget, else (or if --polish is given) all marks.",
-    )
-    polish_from: str = option(
-        "scratch", "Start of polished heads: `scratch`, or `ridden`: where they are at that mark."
-    )
-    mode: str = option(
-        "auto",
-        "Where polished heads get their states from while the encoder rests: `memory`, `stored` (on disk beside the run, removed in the end), `recompute` (the encoder computes them anew in each epoch), or `auto`: with a frozen encoder the fastest by a short measurement, else memory if it suffices.",
-    )
-    pairs: str = option(
-        "auto",
-        "How polished heads read a pair: `joint`, `separate` (each text alone), or `auto`: per head, on held-out data (`extract` and `plan`: joint).",
-    )
-    epochs: str = option(
-        "1", "How long to fine-tune the encoder; a fraction such as 3/10 is fine, 0 leaves it as it is."
-    )
-    marks: str | None = option(
-        None,
-        "Fractions of an epoch at which to stop and evaluate, e.g. 0,1/10,3/10,1. Default: 0, every whole epoch and, without a --lead, 3/10. The run ends at the last one.",
-    )
-    budget: float | None = option(
-        None,
-        "Minutes that the whole run may take. A few batches are measured, then --epochs (at most 3) and --marks follow from it and, where even reading takes too long, --pairs and --limit; half-way through, --epochs are adjusted to the speed so far.",
-    )
-    batch_size: int | None = option(
-        None,
-        "Examples (for `squad2...`: windows) per batch. Default: 16; 8 for fewer than 4,000 training examples, so that an epoch has enough steps.",
-    )
-    lr: float | None = option(
-        None, "Peak learning rate of the encoder. Default: 1e-4 for encoders narrower than 512 features, else 3e-5."
-    )
-    head_lr: float = option(1e-3, "Peak learning rate of the heads (of the lead: --lr).")
-    max_length: int | None = option(
-        None,
-        "Tokens per example at most; longer ones are cut, counted and said, but `squad2...` splits them into windows. Default: 256, for `squad2...` 386.",
-    )
-    stride: int = option(128, "Tasks `squad2...`: tokens by which the windows of one context overlap.")
-    answer_length: int = option(30, "Task `squad2`: tokens of an answer at most.")
-    null_threshold: float | None = option(
-        None,
-        "Task `squad2`: say there is no answer where its probability is above this. Default: tuned on held-out data, per model.",
-    )
-    null_share: float = option(
-        0.5,
-        "Task `squad2`: share of unanswerable questions to expect in use. Thresholds and models are chosen for it, whatever the share in the held-out data (SQuAD 2.0: a third in train, half in dev).",
-    )
-    decoding: str = option(
-        "span", "Task `squad2`: `span`: the best start and end together; `argmax`: each by itself, as the paper did."
-    )
-    lead: str | None = option(
-        None,
-        "Head whose loss fine-tunes the encoder beside that of its own output layer, from its solution in closed form on: `closed-form` or `closed-form-adapter`; `own`: the output layer alone. Default: closed-form, but `own` for `squad2`, without heads and with --freeze all.",
-    )
-    freeze: str | None = option(
-        None,
-        "Leave part of the encoder as it is: `none`, `embeddings`, a number N (embeddings and the first N layers), or `all`. Default: embeddings with a --lead, else none.",
-    )
-    dropout: bool = option(
-        False,
-        "Fine-tune with the dropout that the encoder was pre-trained with. Without it, a step on a CPU takes 0.4 (long texts) to 0.9 (short ones) of the time, and few epochs learn more; with many epochs on few examples it may be worth its price.",
-    )
-    schedule: str = option("linear", "Learning rate after warm-up: `linear` decay to zero, or `constant`.")
-    warmup: float = option(0.1, "Share of all steps over which the learning rate rises from zero.")
-    clip: float = option(1.0, "Largest norm of the encoder's gradient; 0 switches clipping off.")
-    accumulate: int = option(1, "Batches per optimiser step.")
-    limit: int | None = option(None, "Train on a fixed, stratified sample of this many examples (before holding out).")
-    dev_limit: int | None = option(None, "Report on a fixed, stratified sample of this many dev examples.")
-    seed: int = option(
-        0, "Random seed of output layer, dropout, heads and batch order. It never changes which rows are held out."
-    )
-    out: str | None = option(
-        None, "Run directory to make. Default: runs/TASK-BACKBONE (`train`: runs/TASK-STORE), numbered if taken."
-    )
+    # fmt: off
+    task: str = option("table", MAIN, "A GLUE task, `squad2`, `demo`, or `table` for your own file. `bertvision ls tasks` lists all.")
+    train: str | None = option(None, MAIN, "File to train on. Task `table`: CSV, TSV, JSONL or Parquet; `squad2`: SQuAD JSON.")
+    data: str | None = option(None, MAIN, "Folder with the task's files, or the folder above it. Default: download from the Hugging Face hub.")
+    budget: float | None = option(None, MAIN, "Minutes the whole run may take. Sets --epochs (at most 3) and --marks and, if time is very short, --pairs and --limit. Checked again half-way through training.")
+    backbone: str = option("minilm-l6", MAIN, "The encoder: a name from `bertvision ls backbones`, a Hugging Face hub name or a folder.")
+    out: str | None = option(None, MAIN, "Run directory to create. Default: runs/TASK-BACKBONE (`train`: runs/TASK-STORE), numbered if taken.")
 
+    dev: str | None = option(None, DATA, "File to report on, in the format of --train. Task `table` without it: a tenth of train is set aside.")
+    text: str | None = option(None, DATA, "Task `table`: the text column. Default: `text` or `sentence`, the usual names of a pair (sentence1 and sentence2, ...), or the only column left.")
+    text_pair: str | None = option(None, DATA, "Task `table`: the column with the second text of a pair.")
+    label: str | None = option(None, DATA, "Task `table`: the label column. Default: `label`, `score`, `target` or `class`.")
+    kind: str | None = option(None, DATA, "Task `table`: `class` or `score`. Default: inferred from the label column and printed.")
+    strict: bool = option(False, DATA, "SQuAD tasks: stop at an answer that is not at its stated offset. Default: use the nearest occurrence (or drop the training question) and print how many.")
+    limit: int | None = option(None, DATA, "Train on a fixed, stratified sample of this many examples (taken before holding out).")
+    dev_limit: int | None = option(None, DATA, "Report on a fixed, stratified sample of this many dev examples.")
+    max_length: int | None = option(None, DATA, "Maximum tokens per example. Longer texts are truncated; SQuAD tasks split them into windows. Default: 256, SQuAD tasks 386.")
+    stride: int = option(128, DATA, "SQuAD tasks: tokens by which neighbouring windows of a context overlap.")
+
+    freeze: str | None = option(None, ENCODER, "Part of the encoder to freeze: `none`, `embeddings`, a number N (embeddings and the first N layers) or `all`. Default: embeddings with a --lead, else none.")
+    lr: float | None = option(None, ENCODER, "Peak learning rate of the encoder. Default: 1e-4 for encoders with fewer than 512 features, else 3e-5.")
+    dropout: bool = option(False, ENCODER, "Fine-tune with the encoder's pre-training dropout. Without it a CPU step takes 0.4 to 0.9 of the time, and short runs learn more.")
+
+    heads: str = option("default", HEADS, "Heads to train: names or sets (default, paper, ours, all) from `bertvision ls heads`, comma-separated, or `none`. Variants of a head in one pass: `adapter-64:lr=1e-3/3e-4:seed=0..3:data=0..100:layers=0-4:views=cls+mean:normalised=yes:dropout=0.2` (data in per cent).")
+    lead: str | None = option(None, HEADS, "Head trained jointly with the encoder: `closed-form` or `closed-form-adapter`. It is initialised by ridge regression and its gradients also update the encoder. `own`: only the encoder's output layer. Default: closed-form; `own` for `squad2`, without heads and with --freeze all.")
+    head_lr: float = option(1e-3, HEADS, "Peak learning rate of the heads (the lead uses --lr).")
+    polish: int | None = option(None, HEADS, "Extra epochs of head training on the frozen encoder at each mark; 0 disables it. Default: 8, spans 2.")
+    polish_until: str | None = option(None, HEADS, "Polish only at marks up to this many epochs, or `all`. Default: 3/10 with a --lead, 0 for spans with a --budget, else (and if --polish is given) all.")
+    pairs: str = option("auto", HEADS, "How polished heads read text pairs: `joint`, `separate` (each text alone) or `auto`: per head, whichever is better on held-out data (`extract` and `plan`: joint).")
+    mode: str = option("auto", HEADS, "Where polished heads get hidden states: `memory`, `stored` (a temporary store on disk), `recompute` (run the encoder again each epoch) or `auto`: the fastest that fits, by a short measurement.")
+
+    epochs: str = option("1", TRAINING, "How long to fine-tune the encoder. Fractions such as 3/10 are allowed; 0 trains heads only.")
+    marks: str | None = option(None, TRAINING, "Epoch fractions at which to evaluate and save a checkpoint, e.g. 0,1/10,3/10,1. Default: 0, every whole epoch and, without a --lead, 3/10.")
+    batch_size: int | None = option(None, TRAINING, "Examples (SQuAD tasks: windows) per batch. Default: 16, or 8 with fewer than 4,000 training examples.")
+    accumulate: int = option(1, TRAINING, "Batches per optimiser step.")
+    schedule: str = option("linear", TRAINING, "Learning rate after warm-up: `linear` decay to zero, or `constant`.")
+    warmup: float = option(0.1, TRAINING, "Share of all steps over which the learning rate rises from zero.")
+    clip: float = option(1.0, TRAINING, "Maximum gradient norm of the encoder; 0 disables clipping.")
+    seed: int = option(0, TRAINING, "Random seed of output layer, dropout, heads and batch order. It never changes which rows are held out.")
+
+    answer_length: int = option(30, SELECTION, "Task `squad2`: maximum tokens of an answer.")
+    null_threshold: float | None = option(None, SELECTION, "Task `squad2`: answer nothing if the probability of no answer is above this. Default: tuned on held-out data, per model.")
+    null_share: float = option(0.5, SELECTION, "Task `squad2`: expected share of unanswerable questions in use. Thresholds and models are chosen for it (SQuAD 2.0 has a third in train, half in dev).")
+    decoding: str = option("span", SELECTION, "Task `squad2`: `span` scores start and end together; `argmax` takes each alone, as the paper did.")
+
+    # fmt: on
     def __post_init__(self) -> None:
-        one_of("--pairs", self.pairs, PAIRS)
-        one_of("--mode", self.mode, MODES)
-        one_of("--polish-from", self.polish_from, STARTS)
-        one_of("--schedule", self.schedule, SCHEDULES)
-        one_of("--decoding", self.decoding, DECODINGS)
+        for name, allowed in (("pairs", PAIRS), ("mode", MODES), ("schedule", SCHEDULES), ("decoding", DECODINGS)):
+            one_of(flag(name), getattr(self, name), allowed)
         if self.kind is not None:
-            one_of("--kind", self.kind, ("class", "score"))
+            one_of("--kind", self.kind, KINDS)
         for name in ("batch_size", "max_length", "answer_length", "accumulate", "limit", "dev_limit"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UserError(f"{flag(name)} {value} must be at least 1.")
+                raise UserError(f"{flag(name)} must be at least 1; got {value}.")
         for name in ("polish", "stride", "null_threshold", "lr", "head_lr", "clip", "seed"):
             value = getattr(self, name)
             if value is not None and not value >= 0:
-                raise UserError(f"{flag(name)} {getattr(self, name)} must not be negative.")
+                raise UserError(f"{flag(name)} must not be negative; got {value}.")
         if self.budget is not None and not self.budget > 0:
-            raise UserError(f"--budget {self.budget} must be above 0 minutes.")
+            raise UserError(f"--budget must be above 0 minutes; got {self.budget}.")
         if not 0 < self.null_share < 1:
-            raise UserError(f"--null-share {self.null_share} is a share of all questions: above 0 and below 1.")
+            raise UserError(f"--null-share is a share of all questions, above 0 and below 1; got {self.null_share}.")
         if not 0 <= self.warmup < 1:
-            raise UserError(f"--warmup {self.warmup} is a share of all steps: at least 0 and below 1.")
+            raise UserError(f"--warmup is a share of all steps, at least 0 and below 1; got {self.warmup}.")
         if self.freeze is not None and self.freeze not in ("none", "embeddings", "all") and not self.freeze.isdigit():
-            raise UserError(f"--freeze '{self.freeze}' is none of: none, embeddings, a number of layers, all.")
-        if self.polish_until is not None:
-            fraction("--polish-until", self.polish_until)
-        self.fractions()
+            raise UserError(f"--freeze must be none, embeddings, a number of layers or all; got '{self.freeze}'.")
+        if self.polish_until not in (None, ALL_MARKS):
+            fraction("--polish-until", str(self.polish_until))
+        last = fraction("--epochs", self.epochs)
+        if self.marks is not None and (latest := marks_of(self.marks)[-1]) > last:
+            raise UserError(f"--marks asks for {latest} epochs but --epochs is {last}: raise it or drop that mark.")
 
-    def fractions(self) -> list[Fraction]:
-        """The marks, ascending; the last one is where the run ends."""
-        epochs = fraction("--epochs", self.epochs)
-        if self.marks is None:
-            wholes = [Fraction(n) for n in range(1, int(epochs) + 1)]
-            return sorted({Fraction(0), *wholes, epochs})
-        marks = sorted({fraction("--marks", part) for part in self.marks.split(",")})
-        if marks[-1] > epochs:
-            raise UserError(
-                f"--marks asks for {marks[-1]} epochs but --epochs is {epochs}: raise it or drop that mark."
-            )
-        return marks
+    @classmethod
+    def of(cls, **given: Any) -> "Request":
+        """From what a Python user writes: lists, numbers and paths where the command line has words."""
+        known = cls.__dataclass_fields__
+        for name, value in given.items():
+            if name not in known:
+                raise unknown("option", name, list(known))
+            if value is not None and known[name].type in ("str", "str | None", str, str | None):
+                given[name] = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        return cls(**given)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def marks_of(text: str) -> list[Fraction]:
+    """`0,3/10,1` as ascending fractions of an epoch."""
+    return sorted({fraction("--marks", part) for part in text.split(",")})
 
 
 def fraction(name: str, text: str) -> Fraction:
     try:
         value = Fraction(text.strip())
     except (ValueError, ZeroDivisionError):
-        raise UserError(f"{name} '{text}' is not a number or a fraction such as 3/10.") from None
+        raise UserError(f"{name} must be a number or a fraction such as 3/10; got '{text}'.") from None
     if value < 0:
-        raise UserError(f"{name} {text} must not be negative.")
+        raise UserError(f"{name} must not be negative; got {text}.")
     return value
 
 
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise UserError(f"{name} '{value}' is none of: {', '.join(allowed)}.")
+        raise UserError(f"{name} must be one of {', '.join(allowed)}; got '{value}'.")
 
 
 def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """The flags in which two option sets differ, for --resume."""
-    names = [f.name for f in fields(FitOptions)]
-    return [f"{flag(n)} {old.get(n)} -> {new.get(n)}" for n in names if n in old and old[n] != new.get(n)]
+def differences(old: Request, new: Request, *, ignoring: tuple[str, ...] = ("out",)) -> list[str]:
+    """The flags in which two requests differ."""
+    names = [f.name for f in fields(Request) if f.name not in ignoring]
+    return [
+        f"{flag(name)} {getattr(old, name)} -> {getattr(new, name)}"
+        for name in names
+        if getattr(old, name) != getattr(new, name)
+    ]

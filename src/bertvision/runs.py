@@ -18,10 +18,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertvision.errors import UserError
 from bertvision.registry import unknown
+
+if TYPE_CHECKING:
+    from bertvision.records import Results, RunRecord
 
 # What begins the names of columns about a model's answers in words: the answer, the next best, and how likely none is.
 SAID = {"answers": "answer: ", "seconds": "second: ", "nulls": "null: "}
@@ -38,6 +41,18 @@ class Run:
     @property
     def info(self) -> dict[str, Any]:
         return read_json(self.path / "run.json")
+
+    @property
+    def record(self) -> "RunRecord":
+        from bertvision.records import RunRecord
+
+        return RunRecord.read(self.path / "run.json")
+
+    @property
+    def results(self) -> "Results":
+        from bertvision.records import Results
+
+        return Results.read(self.path / "scores.json")
 
     @property
     def scores(self) -> dict[str, Any]:

@@ -27,18 +27,18 @@ class Spans:
 
     def texts(self, examples: Examples) -> list[str]:
         """The best span of each example as text."""
-        assert examples.pairs is not None
-        places = zip(examples.pairs, self.starts[:, 0], self.ends[:, 0], strict=True)
+        assert examples.second_texts is not None
+        places = zip(examples.second_texts, self.starts[:, 0], self.ends[:, 0], strict=True)
         return [context[start:end] if start >= 0 else "" for context, start, end in places]
 
     def runners_up(self, examples: Examples) -> list[str]:
         """What would come after the best span of each example: another place's text, or nothing where no answer is
         likelier than that."""
-        assert examples.pairs is not None
+        assert examples.second_texts is not None
         others = (self.starts != self.starts[:, :1]) | (self.ends != self.ends[:, :1])
         others &= (self.starts >= 0) & (self.scores > self.nulls[:, None])
         found = others.argmax(1)  # spans are in order
-        rows = zip(examples.pairs, others.any(1), found, self.starts, self.ends, strict=True)
+        rows = zip(examples.second_texts, others.any(1), found, self.starts, self.ends, strict=True)
         return [context[starts[i] : ends[i]] if any_ else "" for context, any_, i, starts, ends in rows]
 
 

@@ -6,11 +6,13 @@ fit the encoder; one per example except for questions on long contexts).
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+
+TRAIN, HELD_OUT = "train", "held_out"  # the names of splits; all others are dev splits
 
 
 class Answer(NamedTuple):
@@ -37,7 +39,7 @@ class Examples:
     """Rows of data: a text or a pair of texts each, with a class index or a score where known."""
 
     texts: list[str]
-    pairs: list[str] | None
+    second_texts: list[str] | None  # of pairs
     targets: np.ndarray | None  # (N,) int64 for kind class, float64 for kind score; for questions 1: answerable
     questions: Questions | None = None
 
@@ -47,14 +49,14 @@ class Examples:
     def take(self, rows: Sequence[int] | np.ndarray) -> "Examples":
         return Examples(
             [self.texts[i] for i in rows],
-            [self.pairs[i] for i in rows] if self.pairs is not None else None,
+            [self.second_texts[i] for i in rows] if self.second_texts is not None else None,
             self.targets[np.asarray(rows, dtype=np.int64)] if self.targets is not None else None,
             self.questions.take(rows) if self.questions is not None else None,
         )
 
     def digests(self) -> list[bytes]:
         """One digest per row, of its texts only: an order over rows that depends on nothing but the data."""
-        pairs = self.pairs if self.pairs is not None else [""] * len(self)
+        pairs = self.second_texts if self.second_texts is not None else [""] * len(self)
         return [
             hashlib.sha256(f"{text}\x1f{pair}".encode("utf-8", "surrogatepass")).digest()
             for text, pair in zip(self.texts, pairs, strict=True)
@@ -107,3 +109,8 @@ class Dataset:
     @property
     def outputs(self) -> int:
         return 2 if self.kind == "span" else len(self.labels) or 1
+
+
+def reported(splits: Iterable[str]) -> str:
+    """The split to report on: the first dev split or, of data that has none, the rows held out of train."""
+    return next((split for split in splits if split not in (TRAIN, HELD_OUT)), HELD_OUT)

@@ -125,8 +125,8 @@ def errors(evidence: Evidence) -> list[Table]:
     rows = []
     for i in order:
         row: dict[str, object] = {"text": examples.texts[i]}
-        if examples.pairs is not None:
-            row["second text"] = examples.pairs[i]
+        if examples.second_texts is not None:
+            row["second text"] = examples.second_texts[i]
         if evidence.kind == "span":
             assert examples.questions is not None
             right = [answer.text for answer in examples.questions.answers[i]]

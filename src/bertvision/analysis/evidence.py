@@ -9,12 +9,11 @@ import numpy as np
 
 from bertvision.errors import UserError
 from bertvision.metrics.glue import decide
-from bertvision.options import FitOptions
 from bertvision.progress import Progress
 from bertvision.runs import open_run, read_json, write_json
 from bertvision.tasks import load as load_task
-from bertvision.training.setting import HELD_OUT, parts_of
-from bertvision.types import Examples
+from bertvision.training.setting import parts_of
+from bertvision.types import HELD_OUT, Examples
 
 NEAR = 0.1  # a score counts as right within this share of the range of all scores
 
@@ -29,7 +28,7 @@ class Evidence:
         self.entry = self.run.mark(self.mark)
         self.kind, self.labels = str(self.info["kind"]), tuple(self.info["labels"])
         self.metric = str(self.scores["metric"])
-        self.options = FitOptions(**self.info["options"])
+        self.options = self.run.record.recipe
         kept = self.run.predictions(self.mark)
         self.split = next((name for name in kept if name.startswith("dev")), HELD_OUT)
         self._kept = kept[self.split]
@@ -102,7 +101,7 @@ class Evidence:
     @cached_property
     def words(self) -> np.ndarray:
         """(N,) words of each input."""
-        pairs = self.examples.pairs or [""] * len(self.examples)
+        pairs = self.examples.second_texts or [""] * len(self.examples)
         return np.array([len(f"{a} {b}".split()) for a, b in zip(self.examples.texts, pairs, strict=True)])
 
     def named(self, target: Any) -> str:

@@ -29,8 +29,8 @@ def probe(evidence: Evidence, heads: Sequence[str]) -> dict[str, list[dict[str, 
     way = "joint" if evidence.info.get("windowed") else way
     with tempfile.TemporaryDirectory(dir=evidence.run.path, prefix="probe-") as folder:
         options = replace(
-            evidence.options, backbone=evidence.encoder_folder, heads=",".join(heads), epochs="0", marks="0",
-            budget=None, freeze=None, polish=evidence.options.polish or None, pairs=way, out=f"{folder}/run",
+            evidence.run.record.request, backbone=evidence.encoder_folder, heads=",".join(heads), epochs="0", marks="0",
+            budget=None, limit=evidence.options.limit, polish=None, pairs=way, out=f"{folder}/run",
         )  # fmt: skip
         try:
             scores = fit(options, progress=evidence.progress).scores

@@ -5,14 +5,14 @@ from typing import Any
 from bertvision.analysis import Table, register
 from bertvision.analysis.evidence import Evidence
 from bertvision.backbones import encoder as backbone_family
-from bertvision.heads.base import Head, Shape
+from bertvision.heads.base import Head
 from bertvision.kinds import Scale
 from bertvision.metrics.intervals import compare, measure
 from bertvision.training.answering import answer
 from bertvision.training.checkpoints import load_heads
 from bertvision.training.collect import encode
 from bertvision.training.judging import judge_of
-from bertvision.training.setting import HELD_OUT
+from bertvision.types import HELD_OUT
 
 
 @register("transfer", "every head of each mark, asked on the states of every other mark", deep=True)
@@ -27,7 +27,7 @@ def transfer(evidence: Evidence) -> list[Table]:
 
 
 def _matrix(evidence: Evidence) -> list[dict[str, Any]]:
-    shape, scale, kind = Shape(**evidence.info["shape"]), Scale(**evidence.info["scale"]), evidence.kind
+    shape, scale, kind = evidence.run.record.shape, Scale(**evidence.info["scale"]), evidence.kind
     marks = [entry["epoch"] for entry in evidence.scores["marks"]]
     parts = {name: evidence.parts[name] for name in (HELD_OUT, evidence.split)}
     metrics = [name for name in (evidence.metric, "found_f1") if name in evidence.info["metrics"]]

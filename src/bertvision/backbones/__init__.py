@@ -9,14 +9,14 @@ from bertvision.registry import Registry
 
 
 @dataclass(frozen=True)
-class Source:
+class Backbone:
     """One line of `bertvision ls backbones`, and a function that finds (or makes) its transformers folder."""
 
     about: str
     folder: Callable[[], Path]
 
 
-backbones: Registry[Source] = Registry("backbone", __name__)
+backbones: Registry[Backbone] = Registry("backbone", __name__)
 
 
 def licence(name: str) -> str | None:

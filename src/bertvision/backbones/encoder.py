@@ -14,12 +14,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-)
+from transformers import AutoConfig, AutoModelForQuestionAnswering, AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from bertvision.backbones import backbones
@@ -27,7 +22,7 @@ from bertvision.backbones.top import TopLayers, layers_of
 from bertvision.backbones.windows import windowed
 from bertvision.errors import UserError
 from bertvision.registry import unknown
-from bertvision.states import places_of
+from bertvision.states.hidden import places_of
 from bertvision.types import Examples, Windows
 
 CHUNK = 4096  # texts that are tokenised at once: what the tokenizer returns takes kilobytes each
@@ -92,7 +87,7 @@ class Encoder(nn.Module):
 
     def encode(self, examples: Examples, max_length: int) -> Windows:
         """Tokenise; what is too long is cut at the longer text's end first, and counted."""
-        texts = [examples.texts] if examples.pairs is None else [examples.texts, examples.pairs]
+        texts = [examples.texts] if examples.second_texts is None else [examples.texts, examples.second_texts]
         limit, cut = min(max_length, self.longest), 0
         parts: dict[str, list[np.ndarray]] = {"tokens": [], "types": [], "segments": [], "lengths": []}
         for first in range(0, len(examples), CHUNK):
@@ -164,7 +159,7 @@ class Encoder(nn.Module):
         return TopLayers(self.model.base_model, count).to(self.device)
 
     @contextmanager
-    def cut(self, depth: int) -> Iterator[None]:
+    def up_to(self, depth: int) -> Iterator[None]:
         """Inside, layers above `depth` are not computed: `forward` gives fewer of them, and no logits worth reading.
 
         Where a last norm is applied to whatever layer is the last, one more is computed, to be that one.
@@ -178,7 +173,7 @@ class Encoder(nn.Module):
         finally:
             stack.extend(above)
 
-    def shorten(self, depth: int) -> None:
+    def cut(self, depth: int) -> None:
         """Drop the layers above `depth` for good."""
         base, config = self.model.base_model, self.model.config
         stack = layers_of(base)

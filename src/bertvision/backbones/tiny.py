@@ -5,7 +5,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from bertvision.backbones import Source, backbones
+from bertvision.backbones import Backbone, backbones
 
 WORDS = """the a an of to and in is was it that he she they we you i not no on for with as at by from this but his her
 their our are be have has had do did will would can could all one two more most very good bad great poor film movie
@@ -47,4 +47,4 @@ def folder() -> Path:
 
 
 _keep: list[tempfile.TemporaryDirectory[str]] = []  # removed when the process ends
-backbones.add("tiny", Source("random 3 layers x 32, for tests", folder))
+backbones.add("tiny", Backbone("random 3 layers x 32, for tests", folder))

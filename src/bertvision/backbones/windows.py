@@ -73,12 +73,12 @@ def windowed(tokenizer: Any, examples: Examples, limit: int, stride: int) -> Win
 
 
 def _windowed(tokenizer: Any, examples: Examples, limit: int, stride: int) -> Windows:
-    assert examples.pairs is not None
+    assert examples.second_texts is not None
     frame = Frame.of(tokenizer)
     if limit < len(frame) + 2 * CONTEXT_SHARE:
         raise UserError(f"--max-length {limit} leaves no room for a question and a context.")
     number: dict[str, int] = {}
-    which = [number.setdefault(context, len(number)) for context in examples.pairs]
+    which = [number.setdefault(context, len(number)) for context in examples.second_texts]
     contexts = list(_tokenised(tokenizer, list(number)))
     most = max(1, limit - len(frame) - max(1, limit // CONTEXT_SHARE))
     plan: list[tuple[int, np.ndarray, int, int]] = []  # example, question, first and last context token

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertvision.options import FitOptions
+from bertvision.options import Request
 
 app = typer.Typer(
     name="bertvision",
@@ -30,8 +30,8 @@ RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run directory
 
 
 def taking_fit_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator: give a command a command-line option for these fields of FitOptions, or for all of them."""
-    return lambda command: _taking(command, [f for f in fields(FitOptions) if not names or f.name in names])
+    """Decorator: give a command a command-line option for these fields of Request, or for all of them."""
+    return lambda command: _taking(command, [f for f in fields(Request) if not names or f.name in names])
 
 
 def _taking(command: Callable[..., None], entries: list[Field[Any]]) -> Callable[..., None]:

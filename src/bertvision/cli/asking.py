@@ -118,10 +118,10 @@ def predict(
         if loaded.pairs and len(texts) != 2:
             raise UserError(f"'{run}' was trained on pairs: give two texts, or --file FILE.")
         examples = Examples([texts[0]], [texts[1]], None) if loaded.pairs else Examples(texts, None, None)
-        answers = loaded.predict(examples.texts, examples.pairs, top=top_k, null_threshold=null_threshold)
+        answers = loaded.predict(examples.texts, examples.second_texts, top=top_k, null_threshold=null_threshold)
     names = ("question", "context") if loaded.kind == "span" else ("text", "text_pair")
     rows = [{names[0]: t} | answer for t, answer in zip(examples.texts, answers, strict=True)]
-    for row, pair in zip(rows, examples.pairs or [], strict=False):
+    for row, pair in zip(rows, examples.second_texts or [], strict=False):
         row[names[1]] = pair
     if json:
         print_json(rows)

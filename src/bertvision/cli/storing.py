@@ -8,7 +8,7 @@ import typer
 from bertvision.cli.app import Debug, Json, app, print_json, taking_fit_options
 from bertvision.cli.training import show_run
 from bertvision.errors import UserError
-from bertvision.options import FitOptions
+from bertvision.options import Request
 
 StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="A store: a folder, or a URL that fsspec knows.")]
 Repair = Annotated[bool, typer.Option("--repair", help="Test a finished store, and write damaged files again.")]
@@ -57,7 +57,7 @@ def extract(
     from bertvision.training.extract import extract as write
 
     chosen = ExtractOptions(out, split, dtype, views, layers, pca, shard, shard_size, order, repair)
-    store = write(source, FitOptions(**options), chosen, Progress(quiet=json))
+    store = write(source, Request(**options), chosen, Progress(quiet=json))
     if store is None and json:
         print_json({"store": out, "finished": False})
     elif store is None:
@@ -83,7 +83,7 @@ def train(
     from bertvision.stores.reader import open_store
     from bertvision.training.stored import train as run_train
 
-    run = run_train(open_store(store), FitOptions(**options, polish=epochs, epochs="0"), Progress(quiet=json))
+    run = run_train(open_store(store), Request(**options, polish=epochs, epochs="0"), Progress(quiet=json))
     show_run(run, json)
 
 
@@ -116,7 +116,7 @@ def plan(
     from bertvision.training.planner import report
 
     given = {"flops": flops, "disk_rate": disk_rate, "disk": disk, "memory": memory}
-    chosen = FitOptions(**options, epochs="0", dev_limit=10)
+    chosen = Request(**options, epochs="0", dev_limit=10)
     found = report(chosen, layers, features, {n: v for n, v in given.items() if v is not None}, Progress(quiet=json))
     if json:
         print_json(found)

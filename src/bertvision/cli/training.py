@@ -6,7 +6,7 @@ import typer
 
 from bertvision.cli.app import Debug, Json, app, print_json, taking_fit_options
 from bertvision.cli.asking import predict
-from bertvision.options import FitOptions
+from bertvision.options import Request
 
 ARNHOLM = (
     "Arnholm lies on the river Issel. About 31,400 people live in Arnholm. The bridge of Arnholm was built by"
@@ -32,7 +32,7 @@ def fit(
 
     * `bertvision fit rte --data glue/ --backbone path/to/encoder --epochs 0` (heads only: nothing is fine-tuned)
     """
-    chosen = FitOptions(**options)
+    chosen = Request(**options)
     from bertvision.training.fit import fit as run_fit
 
     run = run_fit(chosen, resume=resume)
@@ -56,12 +56,12 @@ def demo(
     progress = Progress(quiet=json)
     if questions:
         progress.say("Questions on paragraphs about invented people, towns and firms, encoder minilm-l6, 3/2 epochs.")
-        options = FitOptions(
+        options = Request(
             task="squad2-invented", limit=800, dev_limit=300, batch_size=8, epochs="3/2", marks="1/2,3/2", out=out
         )
     else:
         progress.say("Sentiment of film-review sentences (Rotten Tomatoes), encoder minilm-l6, one epoch on 4,000.")
-        options = FitOptions(task="demo", limit=4000, out=out)
+        options = Request(task="demo", limit=4000, out=out)
     run = run_fit(options, resume=resume, progress=progress)
     show_run(run, json)
     if json:

@@ -8,7 +8,7 @@ from bertvision.registry import Registry
 
 
 @dataclass(frozen=True)
-class Recipe:
+class HeadEntry:
     """One line of `bertvision ls heads`: how to build a head, and where it comes from."""
 
     build: Callable[[Shape], Head]
@@ -23,17 +23,17 @@ class Recipe:
         return {"any": ("class", "score", "span"), "tokens": ("span",)}.get(self.reads, ("class", "score"))
 
     def fits(self, shape: Shape) -> bool:
-        fed = {"any": True, "texts": not shape.span, "pairs": shape.pairs and not shape.span, "tokens": shape.span}
+        fed = {"any": True, "texts": not shape.span, "pairs": shape.paired and not shape.span, "tokens": shape.span}
         return fed[self.reads] and shape.layers >= self.layers
 
 
-heads: Registry[Recipe] = Registry("head", __name__)
+heads: Registry[HeadEntry] = Registry("head", __name__)
 
 SETS = {
     "default": (
         "last-layer,learned-pooling,adapter-64-skip,last-layer-views,learned-pooling-views,adapter-64-views,cosines,"
         "learned-pooling-normalised,adapter-64-normalised,adapter-64-ngram,closed-form"
-    ),
+    )
 }
 
 
@@ -43,7 +43,7 @@ def register(
     """Decorator: the function below builds the head called `name`."""
 
     def add(build: Callable[[Shape], Head]) -> Callable[[Shape], Head]:
-        heads.add(name, Recipe(build, source, about, reads, layers, solved))
+        heads.add(name, HeadEntry(build, source, about, reads, layers, solved))
         return build
 
     return add

@@ -43,7 +43,7 @@ class Adapter(Body):
 )
 def adapter_views(shape: Shape) -> Head:
     body = Adapter(shape.layers, shape.features, 64, small=False)
-    return Head(shape, body, views=all_views(shape), normalised=True, cosines=shape.pairs, dropout=0.2)
+    return Head(shape, body, views=all_views(shape), normalised=True, cosines=shape.paired, dropout=0.2)
 
 
 @register(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from bertvision.heads.dropout import Dropout
 from bertvision.kinds import confined
-from bertvision.states import HiddenStates
+from bertvision.states.hidden import HiddenStates
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Shape:
     layers: int  # L, the embedding output included
     features: int  # D
     outputs: int  # C
-    pairs: bool  # two texts per example?
+    paired: bool  # two texts per example?
     pooled: bool  # does the backbone have a trained pooler?
     span: bool = False  # an answer per token instead of one per text?
 

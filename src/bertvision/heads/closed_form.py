@@ -47,7 +47,7 @@ class ClosedForm(Head):
         self, shape: Shape, beside: Body | None = None, *, dropout: float = 0.0, lr_scale: float = 1.0
     ) -> None:
         linear = AllLayers(shape.layers, shape.features)
-        views = ("cls", "mean", "difference", "product") if shape.pairs else ("cls", "mean")
+        views = ("cls", "mean", "difference", "product") if shape.paired else ("cls", "mean")
         body = linear if beside is None else Beside(linear, beside)
         super().__init__(shape, body, views=views, normalised=True, dropout=dropout, lr_scale=lr_scale)
         self.trained = beside is not None

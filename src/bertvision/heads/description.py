@@ -10,7 +10,7 @@ from bertvision.heads import heads
 from bertvision.heads.base import Body, Head, Shape, parameters
 from bertvision.heads.blocks import Beside, Then
 from bertvision.heads.variants import Donor, make
-from bertvision.states import HiddenStates, Sequences, views_of
+from bertvision.states.hidden import HiddenStates, Sequences, views_of
 
 
 def row(name: str, shape: Shape, donor: Donor | None = None) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def example(shape: Shape, tokens: int) -> HiddenStates:
     mask = torch.ones(1, tokens, dtype=torch.bool)
     if shape.span:
         return HiddenStates(torch.zeros(1, shape.layers, tokens, shape.features), ("tokens",), None, mask, mask)
-    views = views_of(shape.pairs)
+    views = views_of(shape.paired)
     pooled = torch.zeros(1, shape.features) if shape.pooled else None
     sequences = Sequences(
         {layer: torch.zeros(1, tokens, shape.features) for layer in range(shape.layers)}, mask, mask.long()

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from bertvision.heads import register
 from bertvision.heads.base import Body, Head, Shape
-from bertvision.states import DERIVED_VIEWS, PAIR_VIEWS, SINGLE_VIEWS
+from bertvision.states.hidden import DERIVED_VIEWS, PAIR_VIEWS, SINGLE_VIEWS
 
 
 class LastLayer(Body):
@@ -41,7 +41,7 @@ class LearnedPooling(Body):
 
 def all_views(shape: Shape) -> tuple[str, ...]:
     """Every view that the data can feed: two for single texts, six for pairs."""
-    return PAIR_VIEWS + DERIVED_VIEWS if shape.pairs else SINGLE_VIEWS
+    return PAIR_VIEWS + DERIVED_VIEWS if shape.paired else SINGLE_VIEWS
 
 
 @register("last-layer", "ours", "linear layer on the last layer's [CLS] (or tokens): the usual probe, for comparison")
@@ -69,7 +69,7 @@ def last_layer_views(shape: Shape) -> Head:
 )
 def learned_pooling_views(shape: Shape) -> Head:
     body = LearnedPooling(shape.layers, shape.features)
-    return Head(shape, body, views=all_views(shape), normalised=True, cosines=shape.pairs, dropout=0.1)
+    return Head(shape, body, views=all_views(shape), normalised=True, cosines=shape.paired, dropout=0.1)
 
 
 @register("learned-pooling-normalised", "ours", "learned weighted sum of all layers, normalised states", reads="tokens")

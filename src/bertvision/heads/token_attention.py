@@ -11,7 +11,7 @@ from torch.nn import functional
 from bertvision.heads import register
 from bertvision.heads.attention import LayerAttention
 from bertvision.heads.base import Head, Shape
-from bertvision.states import HiddenStates
+from bertvision.states.hidden import HiddenStates
 
 
 class TokenAttention(Head):

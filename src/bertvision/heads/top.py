@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bertvision.heads import register
 from bertvision.heads.base import Head, Shape
 from bertvision.heads.pooling import LastLayer, all_views
-from bertvision.states import TOKENS, HiddenStates, pool, pooling_weights, views_of
+from bertvision.states.hidden import TOKENS, HiddenStates, pool, pooling_weights, views_of
 
 DEEPEST = 4
 
@@ -22,7 +22,7 @@ class Top(Head):
         views = TOKENS if shape.span else all_views(shape)
         # A tenth of the other heads' steps: what is pre-trained is close to where it should be.
         super().__init__(shape, LastLayer(shape.features), views=views, normalised=True, dropout=0.1, lr_scale=0.1)
-        self.borrows, self.below, self.pairs = count, shape.layers - 1 - count, shape.pairs
+        self.borrows, self.below, self.pairs = count, shape.layers - 1 - count, shape.paired
         self.sequences = (self.below,)
         self.top: nn.Module | None = None
 

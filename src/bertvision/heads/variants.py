@@ -14,7 +14,7 @@ from bertvision.errors import UserError
 from bertvision.heads import SETS, heads
 from bertvision.heads.base import Head, Shape
 from bertvision.heads.dropout import Dropout
-from bertvision.states import DERIVED_VIEWS, views_of
+from bertvision.states.hidden import DERIVED_VIEWS, views_of
 
 Donor = Callable[[int], nn.Module]  # a copy of so many of the encoder's last layers
 
@@ -127,7 +127,7 @@ def check(label: str, shape: Shape) -> None:
             raise UserError(f"--heads '{label}': {option} means nothing to '{variant.name}' on this task.")
     if variant.layers and max(variant.layers) >= shape.layers:
         raise UserError(f"--heads '{label}': the encoder's layers are 0 (embeddings) to {shape.layers - 1}.")
-    known = views_of(shape.pairs) + (DERIVED_VIEWS if shape.pairs else ())
+    known = views_of(shape.paired) + (DERIVED_VIEWS if shape.paired else ())
     for view in variant.views or ():
         if view not in known:
             raise UserError(f"--heads '{label}': '{view}' is no view of this task's texts: {', '.join(known)}.")

@@ -7,7 +7,7 @@ from typing import Any
 from bertvision.analysis import Table, analyses
 from bertvision.errors import UserError
 from bertvision.league import league
-from bertvision.options import FitOptions, flag
+from bertvision.options import Request, flag
 from bertvision.reports import summary
 from bertvision.reports.excerpts import cards
 from bertvision.reports.findings import Finding
@@ -173,7 +173,7 @@ def _but(plan: dict[str, Any]) -> str:
 
 def spelled_out(options: dict[str, Any]) -> str:
     """The command with every option that is not the default, also those that were decided on the way."""
-    usual, words = FitOptions().as_dict(), ["bertvision", "fit", str(options["task"])]
+    usual, words = Request().as_dict(), ["bertvision", "fit", str(options["task"])]
     for name, value in options.items():
         if name in ("task", "out", "budget") or value is None or value == usual.get(name):
             continue

@@ -11,7 +11,7 @@ import numpy as np
 from bertvision.analysis.evidence import roles_of
 from bertvision.errors import UserError
 from bertvision.metrics.intervals import Score, interval, measure, resampled
-from bertvision.options import FitOptions, differences, fraction
+from bertvision.options import Request, differences, fraction
 from bertvision.progress import Progress
 from bertvision.runs import Run, partial_of
 from bertvision.training.checkpoints import POLISHED
@@ -52,7 +52,7 @@ class Plan:
             path = (
                 Path(self.out) / f"{task}-{Path(self.backbone).name}{size}-{self.epochs.replace('/', '-')}-seed-{seed}"
             )
-            options = FitOptions(
+            options = Request(
                 task=task, data=self.data, backbone=self.backbone, limit=self.limit, dev_limit=self.dev_limit,
                 heads=self.heads or heads, epochs=self.epochs, marks=",".join(map(str, reached)), seed=seed,
                 out=str(path), **USUAL,
@@ -66,14 +66,9 @@ class Plan:
         return made
 
 
-def _check_same(run: Run, options: FitOptions) -> None:
+def _check_same(run: Run, options: Request) -> None:
     """A finished run of the same name may be one of other options."""
-    kept = {
-        name: value
-        for name, value in run.info["options"].items()
-        if getattr(options, name, None) is not None or name in ("limit", "dev_limit")
-    }
-    changed = differences(kept, options.as_dict())
+    changed = differences(run.record.request, options)
     if changed:
         raise UserError(f"'{run.path}' was made with other options ({'; '.join(changed)}). Choose another --out.")
 

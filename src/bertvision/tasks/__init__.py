@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertvision.errors import UserError
-from bertvision.options import FitOptions, flag
+from bertvision.options import Request, flag
 from bertvision.registry import Registry
 from bertvision.types import Dataset, Examples
 
@@ -20,7 +20,7 @@ class Task:
 
     about: str
     metrics: tuple[str, ...]
-    load: Callable[[FitOptions], Dataset]
+    load: Callable[[Request], Dataset]
     read: Callable[[Path, Roles, tuple[str, ...]], Examples]  # a further file of the same kind: path, roles, labels
     options: tuple[str, ...] = ()  # which of DATA_OPTIONS and QUESTION_OPTIONS it takes
 
@@ -28,11 +28,11 @@ class Task:
 tasks: Registry[Task] = Registry("task", __name__)
 
 
-def load(options: FitOptions) -> Dataset:
+def load(options: Request) -> Dataset:
     """The data of `options.task`; an option that the task would ignore is refused."""
     task = tasks[options.task]
     for name in DATA_OPTIONS + QUESTION_OPTIONS:
-        asked = getattr(options, name) != FitOptions.__dataclass_fields__[name].default
+        asked = getattr(options, name) != Request.__dataclass_fields__[name].default
         if asked and name not in task.options:
             taken = ", ".join(flag(name) for name in task.options) or "no options of data"
             raise UserError(f"Task '{options.task}' does not take {flag(name)} (it takes {taken}).")

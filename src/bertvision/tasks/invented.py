@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.tasks import QUESTION_OPTIONS, Task, tasks
 from bertvision.tasks.squad import ROLES, SPAN_METRICS, Reading, examples_of, read
 from bertvision.types import Dataset
@@ -121,7 +121,7 @@ def write(folder: Path, train: int = 120, dev: int = 40) -> None:
         (folder / f"{part}-v2.0.json").write_text(text + "\n", encoding="utf-8")
 
 
-def load(options: FitOptions) -> Dataset:
+def load(options: Request) -> Dataset:
     parts = {
         part: examples_of(invent(paragraphs, seed), Reading("invented", True, part == "train"))
         for part, paragraphs, seed in (("train", 400, 1), ("dev", 100, 2))

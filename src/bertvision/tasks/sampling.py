@@ -72,10 +72,10 @@ def _hold_out_groups(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
     questions used have the classes' shares of all data; null thresholds are tuned on them.
     """
     assert examples.questions is not None
-    assert examples.pairs is not None
+    assert examples.second_texts is not None
     assert examples.targets is not None
     wanted = max(1, min(4 * HELD_OUT_MOST, round(HELD_OUT_SHARE * len(examples))))
-    for names in (examples.questions.articles, examples.pairs):
+    for names in (examples.questions.articles, examples.second_texts):
         groups: dict[str, list[int]] = {}
         for row, name in enumerate(names):
             groups.setdefault(name, []).append(row)

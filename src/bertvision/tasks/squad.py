@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bertvision.errors import UserError
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.tasks import QUESTION_OPTIONS, Roles, Task, tasks
 from bertvision.tasks.reading import read_columns, read_text, texts_of, whole
 from bertvision.types import Answer, Dataset, Examples, Questions
@@ -47,7 +47,7 @@ class Reading:
         return [f"{self.source}: {len(ids)} questions where {what} (first: id {ids[0]})" for ids, what in kinds if ids]
 
 
-def load(kind: str, options: FitOptions) -> Dataset:
+def load(kind: str, options: Request) -> Dataset:
     if options.data and (options.train or options.dev):
         raise UserError("Give --data FOLDER, or --train FILE with --dev FILE, not both.")
     if options.train or options.dev:
@@ -189,7 +189,7 @@ def _placed(answer: Answer, row: dict[str, Any], reading: Reading) -> Answer:
     return Answer(text, min(places, key=lambda place: abs(place - answer.start)))
 
 
-def _from_hub(options: FitOptions) -> tuple[dict[str, Examples], list[str]]:
+def _from_hub(options: Request) -> tuple[dict[str, Examples], list[str]]:
     ways = (
         "Either give its files: --data FOLDER (with train-v2.0.json and dev-v2.0.json), or let the Hugging Face hub"
         " send them: pip install 'bertvision[hub]', with network."

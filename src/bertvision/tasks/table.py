@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bertvision.errors import UserError
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.registry import unknown
 from bertvision.tasks import DATA_OPTIONS, Roles, Task, tasks
 from bertvision.tasks.reading import Columns, finite_scores, read_columns, texts_of
@@ -22,7 +22,7 @@ USUAL_TEXTS = ("text", "sentence")
 MOST_CLASSES = 20  # whole numbers with more distinct values than this are taken for scores
 
 
-def load(options: FitOptions) -> Dataset:
+def load(options: Request) -> Dataset:
     if not options.train:
         raise UserError("Task 'table' needs --train FILE (CSV, TSV, JSONL or Parquet).")
     path = Path(options.train)
@@ -85,7 +85,7 @@ def infer_kind(path: Path, values: list[Any]) -> tuple[str, str]:
     return "class", f"the labels are {different} whole numbers; --kind score overrides"
 
 
-def _text_columns(path: Path, columns: Columns, options: FitOptions, label: str) -> tuple[str, str | None]:
+def _text_columns(path: Path, columns: Columns, options: Request, label: str) -> tuple[str, str | None]:
     """The text and pair columns: as asked, or two with the usual names of a pair, or one with a usual name."""
     if options.text_pair is not None:
         pair = _column(path, columns, "--text-pair", options.text_pair, ())

@@ -8,7 +8,7 @@ from bertvision.backbones.encoder import Batch, Encoder
 from bertvision.ensembling import Outputs
 from bertvision.heads.base import Head, Shape
 from bertvision.kinds import KINDS, Scale, confined
-from bertvision.states import TOKENS, HiddenStates, Sequences, pool, pooling_weights, views_of
+from bertvision.states.hidden import TOKENS, HiddenStates, Sequences, pool, pooling_weights, views_of
 from bertvision.training.batches import by_length
 from bertvision.training.collect import Encoded, Tick, collect_separate
 from bertvision.training.heads import predict, sequences_of
@@ -17,8 +17,8 @@ from bertvision.types import Windows
 
 def attached(batch: Batch, layers: tuple[Tensor, ...], pooled: Tensor | None, shape: Shape) -> HiddenStates:
     """Pooled views of one forward pass, through which gradients reach the encoder."""
-    views = pool(layers, pooling_weights(batch.mask, batch.segments, shape.pairs)).float()
-    return HiddenStates(views, views_of(shape.pairs), pooled)
+    views = pool(layers, pooling_weights(batch.mask, batch.segments, shape.paired)).float()
+    return HiddenStates(views, views_of(shape.paired), pooled)
 
 
 def read(
@@ -31,11 +31,11 @@ def read(
             stacked = torch.stack([layer.detach() for layer in layers], 1).float()
             stacked *= batch.mask[:, None, :, None]
             return HiddenStates(stacked, TOKENS, None, batch.mask, batch.places)
-        views = pool(layers, pooling_weights(batch.mask, batch.segments, shape.pairs)).float()
+        views = pool(layers, pooling_weights(batch.mask, batch.segments, shape.paired)).float()
         whole = {number: layers[number].detach().float() for number in sequences}
         return HiddenStates(
             views,
-            views_of(shape.pairs),
+            views_of(shape.paired),
             pooled.detach() if pooled is not None else None,
             sequences=Sequences(whole, batch.mask, batch.segments) if whole else None,
         )

@@ -17,14 +17,16 @@ from accelerate import Accelerator
 
 from bertvision.errors import UserError
 from bertvision.heads.closed_form import ClosedForm
-from bertvision.options import FitOptions
-from bertvision.states import views_of
+from bertvision.options import ALL_MARKS, OWN
+from bertvision.recipe import Recipe
+from bertvision.states.hidden import views_of
 from bertvision.training import lead, marks
 from bertvision.training.batches import bucketed
 from bertvision.training.heads import build
 from bertvision.training.loop import loop_of
 from bertvision.training.planner import measure, work_of
-from bertvision.training.setting import HELD_OUT, OWN, Setting, prepare
+from bertvision.training.setting import Setting, prepare
+from bertvision.types import HELD_OUT
 
 RESERVE, OVERHEAD = 0.04, 5.0  # of the budget, for what was reckoned too low; seconds, for scoring and saving
 MOST, LEAST = Fraction(3), Fraction(1, 20)  # epochs: more brings little, less is noise (docs/results.md)
@@ -71,8 +73,6 @@ def within(setting: Setting, started: float) -> tuple[Setting, float]:
     seconds after the start fine-tuning has to be over."""
     options, budget = setting.options, setting.options.budget
     assert budget is not None
-    if (options.epochs, options.marks) != (FitOptions.epochs, None):
-        raise UserError("--budget decides about --epochs and --marks: leave these out.")
     allowed, preparing = 60 * budget * (1 - RESERVE) - OVERHEAD, time.perf_counter() - started
     rows = sum(len(setting.parts[split]) for split in ("train", HELD_OUT))
     solving = Solving(0.0, 0.0) if setting.shape.span else solve_seconds(setting)
@@ -107,20 +107,18 @@ def within(setting: Setting, started: float) -> tuple[Setting, float]:
     return replace(setting, options=chosen), tuned_by
 
 
-def epochs_in_time(options: FitOptions, step: int, steps_per_epoch: int, each: float, left: float) -> Fraction:
+def epochs_in_time(options: Recipe, step: int, steps_per_epoch: int, each: float, left: float) -> Fraction:
     """Instead of those that were planned, what can be reached if steps go on to take `each` seconds."""
     reached = step + max(0.0, left) / each
     found = min(MOST, max(HUNDREDTH * int(100 * reached / steps_per_epoch), Fraction(step, steps_per_epoch)))
-    if options.polish_until is None:
+    if options.polish_until == ALL_MARKS:
         return found
     # A mark stays on its side of this: heads are polished there or not, and so much time was set aside.
     until = Fraction(options.polish_until)
     return max(found, until + HUNDREDTH) if Fraction(options.epochs) > until else min(found, until)
 
 
-def recipe(
-    options: FitOptions, rest: float, epoch: float, mark: dict[str, Mark], rows: int, start: float = 0.0
-) -> FitOptions:
+def recipe(options: Recipe, rest: float, epoch: float, mark: dict[str, Mark], rows: int, start: float = 0.0) -> Recipe:
     """A look at the encoder as it is and then as much fine-tuning as fits; only the latter, where a look takes too much
     of the `rest` seconds; only the former, where less than half an epoch fits: so little does more harm than good.
     Fewer of the `rows` examples, held-out ones among them, where not even all can be read. `mark`: seconds by the way
@@ -142,18 +140,17 @@ def recipe(
     return replace(options, epochs="0", marks="0", limit=max(1, int(part * rows)))
 
 
-def _whole(options: FitOptions, ways: Mark) -> float:
+def _whole(options: Recipe, ways: Mark) -> float:
     return sum(ways) if options.polish != 0 else ways.asked
 
 
-def _closing(options: FitOptions, epochs: Fraction, mark: dict[str, Mark]) -> float:
+def _closing(options: Recipe, epochs: Fraction, mark: dict[str, Mark]) -> float:
     """Seconds at a mark after so much fine-tuning: heads are polished there, or only ride along."""
-    until, ways = options.polish_until, Mark.total(mark.values())
-    polished = until is None or epochs <= Fraction(until)
-    return _whole(options, ways) if polished else mark.get("joint", ways).asked
+    ways = Mark.total(mark.values())
+    return _whole(options, ways) if options.polishes(epochs) or not options.polish else mark.get("joint", ways).asked
 
 
-def _worth(options: FitOptions) -> Fraction:
+def _worth(options: Recipe) -> Fraction:
     return LEAST if options.lead == OWN else WORTH
 
 
@@ -211,7 +208,7 @@ def epoch_seconds(setting: Setting) -> float:
 
 def solve_seconds(setting: Setting) -> Solving:
     """Of a head in closed form, from one eigendecomposition and some products of the sizes it works with."""
-    width, rows = len(views_of(setting.shape.pairs)) * setting.shape.features, 512
+    width, rows = len(views_of(setting.shape.paired)) * setting.shape.features, 512
     states = torch.randn(rows, width, generator=torch.Generator().manual_seed(0))
     times = [time.perf_counter()]
     moments = (states.T @ states).double()

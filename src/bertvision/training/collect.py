@@ -13,8 +13,8 @@ from torch import Tensor
 
 from bertvision.backbones.encoder import Encoder
 from bertvision.backbones.windows import labelled
-from bertvision.options import FitOptions
-from bertvision.states import (
+from bertvision.recipe import Recipe
+from bertvision.states.hidden import (
     PAIR_VIEWS,
     TOKENS,
     HiddenStates,
@@ -45,10 +45,9 @@ class Encoded:
         return len(self.together)
 
 
-def encode(encoder: Encoder, examples: Examples, options: FitOptions, windowed: bool) -> Encoded:
+def encode(encoder: Encoder, examples: Examples, options: Recipe, windowed: bool) -> Encoded:
     """`windowed` for questions on contexts of any length."""
     max_length = options.max_length
-    assert max_length is not None  # the setting has decided
     if windowed:
         windows = encoder.encode_windows(examples, max_length, options.stride)
         if examples.questions is None:
@@ -56,9 +55,9 @@ def encode(encoder: Encoder, examples: Examples, options: FitOptions, windowed: 
         windows, cut = labelled(windows, examples)
         return Encoded(windows, None, cut)
     together = encoder.encode(examples, max_length)
-    if examples.pairs is None:
+    if examples.second_texts is None:
         return Encoded(together)
-    first, second = (Examples(texts, None, None) for texts in (examples.texts, examples.pairs))
+    first, second = (Examples(texts, None, None) for texts in (examples.texts, examples.second_texts))
     return Encoded(together, (encoder.encode(first, max_length), encoder.encode(second, max_length)))
 
 
@@ -66,11 +65,7 @@ Tick = Callable[[int], object]
 
 
 def collect(
-    encoder: Encoder,
-    windows: Windows,
-    pairs: bool,
-    tick: Tick = lambda examples: None,
-    sequences: tuple[int, ...] = (),
+    encoder: Encoder, windows: Windows, pairs: bool, tick: Tick = lambda examples: None, sequences: tuple[int, ...] = ()
 ) -> HiddenStates:
     """Views of each text or joint pair, and every token of the layers in `sequences`."""
     views, pooled, ragged = _pass(encoder, windows, pairs, tick, sequences)

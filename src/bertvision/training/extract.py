@@ -13,11 +13,10 @@ import torch
 from bertvision.backbones import encoder as backbone_family
 from bertvision.backbones.encoder import Encoder
 from bertvision.errors import Interrupted, UserError
-from bertvision.heads.base import Shape
-from bertvision.options import FitOptions, flag, one_of
+from bertvision.options import Request, flag, one_of
 from bertvision.progress import Progress
 from bertvision.runs import open_run
-from bertvision.states import views_of
+from bertvision.states.hidden import views_of
 from bertvision.stores.codec import DTYPES
 from bertvision.stores.format import TOKENS, Header, Shard, plan
 from bertvision.stores.place import Place
@@ -26,9 +25,9 @@ from bertvision.stores.writer import Writer
 from bertvision.tasks.sampling import ranks
 from bertvision.training.interrupts import Interrupts
 from bertvision.training.provenance import tokenizer_digest, weights_digest
-from bertvision.training.setting import HELD_OUT, Setting, prepare
+from bertvision.training.setting import Setting, prepare
 from bertvision.training.shards import Reading
-from bertvision.types import Questions
+from bertvision.types import HELD_OUT, Questions
 
 SHARD_MEGABYTES, SHARD_UNIT = 128, 10**6  # bytes in a megabyte; less in tests
 # Options that decide what is stored; where the files lie does not.
@@ -66,7 +65,7 @@ class ExtractOptions:
         return int(number) - 1, int(of)
 
 
-def extract(source: str, fit: FitOptions, options: ExtractOptions, progress: Progress) -> Store | None:
+def extract(source: str, fit: Request, options: ExtractOptions, progress: Progress) -> Store | None:
     """Write a store, or what is missing of it. None: other parts are not finished yet."""
     command = command_of(source, fit, options)
     Place(options.out)  # refuses what cannot be reached, before any work
@@ -129,11 +128,11 @@ def keep(
         return writer.finish()
 
 
-def command_of(source: str, fit: FitOptions, options: ExtractOptions) -> str:
+def command_of(source: str, fit: Request, options: ExtractOptions) -> str:
     """The command line that writes this store, whole: what goes on with it, and what mends it."""
     words = ["bertvision", "extract", source, fit.task]
     for given, plain, names in (
-        (fit, FitOptions(), (*DECIDING[1:], "data", "train", "dev")),
+        (fit, Request(), (*DECIDING[1:], "data", "train", "dev")),
         (options, ExtractOptions(options.out), ("split", "dtype", "views", "layers", "pca", "shard_size", "order")),
     ):
         for name in names:
@@ -143,20 +142,20 @@ def command_of(source: str, fit: FitOptions, options: ExtractOptions) -> str:
     return shlex.join([*words, "--out", options.out])
 
 
-def source_of(source: str, fit: FitOptions) -> tuple[Encoder | None, FitOptions, dict[str, Any]]:
+def source_of(source: str, fit: Request) -> tuple[Encoder | None, Request, dict[str, Any]]:
     """The encoder of `RUN[@MARK]` with its own output layer, or None for the name of a backbone."""
     name = source.rpartition("@")[0] if "@" in source else source
     if not (Path(name) / "run.json").exists():
         where = str(Path(source).absolute()) if Path(source).is_dir() else source
         return None, replace(fit, backbone=source), {"where": where, "mark": None}
     run, mark = open_run(source)
-    info, given = run.info, FitOptions(**run.info["options"])
+    info, given = run.info, run.record.recipe
     if "store" in info:
         raise UserError(f"'{source}' was trained on a store; its encoder is '{info['store']['encoder']}'.")
-    shape, folder = Shape(**info["shape"]), run.mark_folder(mark) / "encoder"
+    shape, folder = run.record.shape, run.mark_folder(mark) / "encoder"
     if fit.task != given.task:
         raise UserError(f"'{source}' was fitted on {given.task}, so its states are of that task, not of {fit.task}.")
-    defaults = FitOptions()
+    defaults = Request()
     left_open = [n for n in (*DECIDING, "data", "train", "dev") if getattr(fit, n) == getattr(defaults, n)]
     kept = {name: getattr(given, name) for name in left_open}
     encoder = backbone_family.load(str(folder), shape.outputs, 0, span=shape.span, pooled=shape.pooled)
@@ -204,7 +203,7 @@ def header_of(setting: Setting, options: ExtractOptions, origin: dict[str, Any],
             "roles": dataset.roles,
             "scale": asdict(setting.scale),
             "outputs": dataset.outputs,
-            "pairs": setting.shape.pairs,
+            "pairs": setting.shape.paired,
             "windowed": dataset.train.questions is not None,
         },
         options={name: getattr(setting.options, name) for name in DECIDING},
@@ -244,7 +243,7 @@ def _layers(asked: str | None, count: int) -> list[int]:
 
 def _views(asked: str, setting: Setting) -> list[str]:
     """`auto`: tokens where the answer is one, else every pooled view."""
-    known = views_of(setting.shape.pairs)
+    known = views_of(setting.shape.paired)
     if asked == "auto":
         return list(TOKENS if setting.shape.span else known)
     if asked == "tokens":
@@ -287,7 +286,7 @@ def _describe(writer: Writer, setting: Setting, split: str, shards: list[Shard])
     known: dict[str, Any] = {"id": ids, "target": part.targets}
     if part.questions is not None:
         known |= _questions(part.questions)
-        known |= {"question": part.texts, "context": part.pairs}
+        known |= {"question": part.texts, "context": part.second_texts}
     writer.table(f"examples-{split}.parquet", known)
     flat = {"offsets": windows.offsets, "examples": windows.examples, "segments": windows.segments}
     flat |= {name: value for name in ("characters", "answers") if (value := getattr(windows, name)) is not None}

@@ -16,20 +16,22 @@ from accelerate import Accelerator
 from bertvision import runs
 from bertvision.errors import Interrupted, UserError, disk_errors
 from bertvision.heads.base import Head
-from bertvision.options import FitOptions, differences
+from bertvision.options import Request, differences
 from bertvision.progress import Progress
+from bertvision.recipe import Recipe
 from bertvision.runs import Run
 from bertvision.training import budget, card, lead, marks, provenance
 from bertvision.training.checkpoints import load_state, save_mark, save_state
 from bertvision.training.heads import build
 from bertvision.training.interrupts import Interrupts
 from bertvision.training.loop import loop_of
-from bertvision.training.setting import HELD_OUT, Setting, prepare
+from bertvision.training.setting import Setting, prepare
+from bertvision.types import HELD_OUT
 
 SAVE_EVERY = 120.0  # seconds between states: what a crash costs at most
 
 
-def fit(options: FitOptions, *, resume: bool = False, progress: Progress | None = None) -> Run:
+def fit(options: Request, *, resume: bool = False, progress: Progress | None = None) -> Run:
     """One run, from data to run directory. With `resume`, go on with the unfinished one at `options.out`."""
     started = time.perf_counter()
     path = Path(options.out) if options.out else runs.default_name(options.task, options.backbone, resume)
@@ -58,10 +60,10 @@ def fit(options: FitOptions, *, resume: bool = False, progress: Progress | None 
         return fitting.finish()
 
 
-def _kept(options: FitOptions, path: Path) -> FitOptions:
+def _kept(options: Request, path: Path) -> Request:
     """What a budget decided when the run was started stays so."""
     kept = Run(runs.partial_of(path)).info["options"]
-    if "dropout" not in kept:
+    if "dropout" not in kept or "polish_from" in kept:
         raise UserError(f"--resume: '{runs.partial_of(path)}' was begun by an earlier version, which fine-tuned in"
                         " another way. Remove it and start anew.")  # fmt: skip
     if options.budget is None or options.budget != kept.get("budget"):
@@ -102,7 +104,7 @@ class Fitting:
             runs.write_json(run.path / "run.json", self.info)
             return
         kept = run.info
-        changed = differences(kept["options"], {**self.info["options"], "out": kept["options"]["out"]})
+        changed = differences(Recipe(**kept["options"]), self.setting.options)
         if changed:
             raise UserError(f"--resume with other options than the run was started with: {'; '.join(changed)}.")
         for part, name in (("data", "data"), ("weights_sha256", "encoder's weights")):

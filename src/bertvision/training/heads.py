@@ -12,7 +12,7 @@ from bertvision.heads.base import Head, Shape
 from bertvision.heads.variants import Donor, make, parse
 from bertvision.kinds import KINDS
 from bertvision.randomness import RandomStream
-from bertvision.states import HiddenStates
+from bertvision.states.hidden import HiddenStates
 from bertvision.training.stacking import stacks
 
 CLIP = 1.0

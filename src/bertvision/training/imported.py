@@ -23,8 +23,7 @@ from bertvision.stores.reader import Store, open_store
 from bertvision.stores.writer import Writer, finite
 from bertvision.tasks.sampling import hold_out, ranks
 from bertvision.training.extract import DECIDING, SHARD_MEGABYTES, SHARD_UNIT
-from bertvision.training.setting import HELD_OUT
-from bertvision.types import Examples
+from bertvision.types import HELD_OUT, Examples
 
 METRICS = {"class": ("accuracy",), "score": ("pearson", "spearman")}
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from bertvision.metrics.intervals import measure, score
 from bertvision.metrics.squad import METRICS, Gold, defined, qualities, tune
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.spans import Spans, argmax_spans, best_spans
 from bertvision.types import Examples, Windows
 
@@ -56,7 +56,7 @@ class Judge(Protocol):
     def predictions(self, outputs: np.ndarray, threshold: float | None) -> Predictions: ...
 
 
-def judge_of(kind: str, examples: Examples, windows: Windows, options: FitOptions) -> Judge:
+def judge_of(kind: str, examples: Examples, windows: Windows, options: Request) -> Judge:
     if kind == "span":
         return SpanJudge(examples, windows, options)
     return LabelJudge(kind, examples, windows)
@@ -115,7 +115,7 @@ class LabelJudge:
 class SpanJudge:
     """Answers in contexts, by the official SQuAD 2.0 metric."""
 
-    def __init__(self, examples: Examples, windows: Windows, options: FitOptions) -> None:
+    def __init__(self, examples: Examples, windows: Windows, options: Request) -> None:
         assert examples.questions is not None
         assert examples.targets is not None
         self.kind, self.examples, self.windows, self.options = "span", examples, windows, options

@@ -9,10 +9,11 @@ from fractions import Fraction
 import numpy as np
 
 from bertvision.heads.base import Head
-from bertvision.states import HiddenStates
+from bertvision.options import OWN
+from bertvision.states.hidden import HiddenStates
 from bertvision.tasks.sampling import sample
 from bertvision.training.heads import build
-from bertvision.training.setting import OWN, Setting
+from bertvision.training.setting import Setting
 from bertvision.training.sources import Recomputed
 
 MOST = 5000  # examples that are enough for a start
@@ -21,7 +22,6 @@ MOST = 5000  # examples that are enough for a start
 def lead_of(setting: Setting) -> dict[str, Head]:
     """The lead by its name, if there is one and the encoder is fine-tuned at all."""
     name = setting.options.lead
-    assert name is not None  # the setting has decided
     if name == OWN or not Fraction(setting.options.epochs):
         return {}
     return build([name], setting.shape, setting.options.seed, setting.encoder.device)

@@ -32,9 +32,6 @@ class Loop:
         self.ranks = setting.train_ranks()
         self.riders, self.accelerator, self.lead = riders, accelerator, lead
         self.losses = setting.kind.losses
-        assert self.options.lr is not None  # the setting has decided
-        assert self.options.lead is not None
-        assert self.options.batch_size is not None
         self.lr, self.lead_name, self.batch_size = self.options.lr, self.options.lead, self.options.batch_size
         self.step = 0
         self.led = False  # has the lead its start?

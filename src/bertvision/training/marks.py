@@ -16,8 +16,9 @@ from bertvision.training.heads import build
 from bertvision.training.judging import Predictions, goodness, scores
 from bertvision.training.polish import polish
 from bertvision.training.selection import Ensemble, best, ensembles, preferred
-from bertvision.training.setting import HELD_OUT, Setting
+from bertvision.training.setting import Setting
 from bertvision.training.supply import supplied
+from bertvision.types import HELD_OUT
 
 
 @dataclass
@@ -98,8 +99,7 @@ def entry(setting: Setting, made: Report) -> dict[str, Any]:
 
 def ways_of(setting: Setting, mark: Fraction = Fraction(0)) -> list[str]:
     """How pairs are read at a mark by the heads that are polished there, if any."""
-    until = setting.options.polish_until
-    if not setting.names or not setting.options.polish or (until is not None and mark > Fraction(until)):
+    if not setting.names or not setting.options.polishes(mark):
         return []
     if setting.encoded["train"].alone is None:
         return ["joint"]
@@ -111,15 +111,10 @@ def _polish(
 ) -> dict[str, Head]:
     """Heads trained on the states of the encoder as it is at this mark."""
     options, encoder = setting.options, setting.encoder
-    assert options.polish is not None  # the setting has decided
     heads = build(setting.names, setting.shape, options.seed, encoder.device, encoder.top)
     if way == "separate":  # one that needs every token reads both texts at once
         heads = {name: head for name, head in heads.items() if not head.sequences}
     targets, ranks = setting.train_targets(), setting.train_ranks()
-    from_ridden = options.polish_from == "ridden" and way == "joint"
-    if from_ridden:
-        for name in heads.keys() & ridden.keys():
-            heads[name].load_state_dict(ridden[name].state_dict())
     started = time.perf_counter()
     with supplied(setting, way, heads, mark, folder) as supply:
         made.seconds[f"collect_{way}_train"] = time.perf_counter() - started
@@ -137,7 +132,6 @@ def _polish(
                 lr=options.head_lr,
                 seed=options.seed,
                 ranks=ranks,
-                started=from_ridden and bool(ridden),
                 tick=bar.tick,
             )
     made.seconds[f"polish_{way}"] = time.perf_counter() - started

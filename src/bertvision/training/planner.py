@@ -15,9 +15,9 @@ import torch
 
 from bertvision.errors import UserError
 from bertvision.heads.base import Head, Shape
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.progress import Progress
-from bertvision.states import views_of
+from bertvision.states.hidden import views_of
 from bertvision.stores.codec import bytes_per_row, codec
 from bertvision.training.collect import MEMORY_SHARE, TOKEN_BYTES
 from bertvision.training.heads import HeadTrainer, build, sequences_of
@@ -46,7 +46,7 @@ class Work:
 
     def bytes(self, mode: str) -> int:
         """What the states take in this mode."""
-        shape, views = self.shape, len(views_of(self.shape.pairs))
+        shape, views = self.shape, len(views_of(self.shape.paired))
         if mode == "recompute":
             return 0
         if mode == "memory":
@@ -148,7 +148,7 @@ def depth_of(shape: Shape, heads: dict[str, Head]) -> int:
 
 
 def report(
-    options: FitOptions, layers: int | None, features: int | None, machine: dict[str, float], progress: Progress
+    options: Request, layers: int | None, features: int | None, machine: dict[str, float], progress: Progress
 ) -> dict[str, Any]:
     """`bertvision plan`: the table for this machine, or reckoned for another machine and another encoder."""
     setting = prepare(options, progress)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bertvision.heads.base import Batches, Head
 from bertvision.heads.variants import parse
-from bertvision.states import HiddenStates
+from bertvision.states.hidden import HiddenStates
 from bertvision.training.heads import HeadTrainer
 from bertvision.training.sources import Source
 
@@ -23,15 +23,14 @@ def polish(
     lr: float,
     seed: int,
     ranks: Tensor | None = None,
-    started: bool = False,
     tick: Callable[[int], object] = lambda steps: None,
 ) -> dict[str, float]:
     """Train `heads` in place; the learning rate falls linearly to zero. All heads see the same batches, of which those
-    that may see only a share of the data use the examples with a low rank. Heads that have a start in closed form
-    take it, unless they are `started` already. Returns the seconds of training, and of waiting for states."""
+    that may see only a share of the data use the examples with a low rank. Returns the seconds of training, and of
+    waiting for states."""
     seconds = {"solve": 0.0, "train": 0.0, "wait": 0.0}
     before = time.perf_counter()
-    waiting = {label: head for label, head in heads.items() if head.solved and not (started and head.trained)}
+    waiting = {label: head for label, head in heads.items() if head.solved}
     _solve(waiting, source, targets, ranks, kind)
     seconds["solve"] = time.perf_counter() - before
     trainer = HeadTrainer({label: head for label, head in heads.items() if head.trained}, kind, lr=lr, seed=seed)

@@ -17,6 +17,7 @@ from bertvision.backbones import licence
 from bertvision.backbones.encoder import Encoder
 from bertvision.errors import UserError
 from bertvision.heads.base import Head, parameters
+from bertvision.records import _plain
 from bertvision.runs import UNFINISHED, Run
 from bertvision.training.setting import Setting
 
@@ -27,14 +28,16 @@ def about(setting: Setting, heads: dict[str, Head]) -> dict[str, Any]:
     """What is so of every run, wherever its states come from."""
     dataset = setting.dataset
     return {
+        "schema": 2,
         "options": setting.options.as_dict(),
+        "request": setting.request.as_dict(),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "kind": dataset.kind,
         "labels": dataset.labels,
         "metrics": dataset.metrics,
         "roles": dataset.roles,
         "scale": asdict(setting.scale),
-        "shape": asdict(setting.shape),
+        "shape": _plain(setting.shape),
         "parameters": {name: parameters(head) for name, head in heads.items()},
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "machine": {

@@ -4,9 +4,7 @@ Everything that can be wrong with the user's input shows here, before anything i
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from fractions import Fraction
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,30 +17,22 @@ from bertvision.heads import heads
 from bertvision.heads.base import Shape
 from bertvision.heads.variants import expand, parse
 from bertvision.kinds import KINDS, Kind, Scale
-from bertvision.options import FitOptions
+from bertvision.options import Request
 from bertvision.progress import Progress
+from bertvision.recipe import Facts, Recipe, resolve
 from bertvision.tasks import load as load_task
 from bertvision.tasks.sampling import hold_out, ranks, sample
 from bertvision.training.collect import Encoded, encode
 from bertvision.training.judging import Judge, judge_of
-from bertvision.types import Dataset, Examples
-
-HELD_OUT = "held_out"
-MAX_LENGTH, WINDOW = 256, 386  # tokens of a text, and of a window on a context
-POLISH, SPAN_POLISH = 8, 2  # epochs; of spans every token is an example
-OWN = "own"  # the encoder's output layer, where a head might lead
-EARLY = Fraction(3, 10)  # of an epoch: where the paper looked first
-POLISH_UNTIL = "3/10"  # epochs of fine-tuning through a lead
-# Both by trials on held-out rows (docs/results.md): few examples want more steps, small encoders larger ones.
-FEW, FEW_BATCH, BATCH = 4000, 8, 16
-NARROW, NARROW_LR, WIDE_LR = 512, 1e-4, 3e-5
+from bertvision.types import HELD_OUT, Dataset, Examples
 
 
 @dataclass(frozen=True)
 class Setting:
     """The fixed part of a run."""
 
-    options: FitOptions
+    request: Request
+    options: Recipe
     progress: Progress
     dataset: Dataset
     parts: dict[str, Examples]  # train, held_out and the dev splits
@@ -86,7 +76,7 @@ class Setting:
         return torch.from_numpy(ranks(self.parts["train"])[self.encoded["train"].together.examples])
 
 
-def prepare(options: FitOptions, progress: Progress, encoder: Encoder | None = None) -> Setting:
+def prepare(options: Request, progress: Progress, encoder: Encoder | None = None) -> Setting:
     """`encoder` stands in for `options.backbone` where it is loaded already."""
     dataset = load_task(options)
     parts = parts_of(dataset, options)
@@ -99,15 +89,14 @@ def prepare(options: FitOptions, progress: Progress, encoder: Encoder | None = N
         encoder.layers,
         encoder.features,
         dataset.outputs,
-        dataset.train.pairs is not None,
+        dataset.train.second_texts is not None,
         encoder.pooled and not span,
         span,
     )
     names = expand(options.heads, shape)
-    leads = [OWN, *(name for name in heads if heads[name].solved and heads[name].fits(shape))]
-    if options.lead is not None and options.lead not in leads:
-        raise UserError(f"--lead '{options.lead}' is none of: {', '.join(leads)}.")
-    options = with_defaults(options, encoder, dataset, names, len(parts["train"]))
+    leads = [name for name in heads if heads[name].solved and heads[name].fits(shape)]
+    facts = Facts(dataset.kind, windowed, encoder.features, len(parts["train"]), names, leads)
+    request, options = options, resolve(options, facts)
     encoder.freeze(options.freeze)
     sizes = ", ".join(f"{len(part)} {name.replace('_', '-')}" for name, part in parts.items())
     for note in (*dataset.notes, f"{dataset.task}: {sizes}; {len(names)} heads"):
@@ -123,36 +112,7 @@ def prepare(options: FitOptions, progress: Progress, encoder: Encoder | None = N
         for name, part in parts.items()
         if name != "train"
     }
-    return Setting(options, progress, dataset, parts, encoded, encoder, shape, scale, names, judges)
-
-
-def with_defaults(
-    options: FitOptions, encoder: Encoder, dataset: Dataset, names: list[str], examples: int
-) -> FitOptions:
-    """Options that were left open, as the encoder, the task, the heads and the number of examples ask for."""
-    windowed = dataset.train.questions is not None
-    led = names and dataset.kind != "span" and options.freeze != "all"
-    lead = options.lead or ("closed-form" if led else OWN)
-    marks = {mark for mark in (EARLY, *options.fractions()) if mark <= Fraction(options.epochs)}
-    chosen: dict[str, Any] = {
-        "lead": lead,
-        # Through a lead, so little fine-tuning left CoLA below its start (docs/results.md), and polish costs as before.
-        "marks": ",".join(map(str, sorted(marks))) if lead == OWN and options.budget is None else None,
-        "freeze": "none" if lead == OWN else "embeddings",
-        "batch_size": FEW_BATCH if examples < FEW else BATCH,
-        "lr": NARROW_LR if encoder.features < NARROW else WIDE_LR,
-        "max_length": WINDOW if windowed else MAX_LENGTH,
-        "polish_until": _polish_until(options, lead, dataset) if options.polish is None else None,
-        "polish": SPAN_POLISH if dataset.kind == "span" else POLISH,
-    }
-    return replace(options, **{name: value for name, value in chosen.items() if getattr(options, name) is None})
-
-
-def _polish_until(options: FitOptions, lead: str, dataset: Dataset) -> str | None:
-    if lead != OWN:
-        return POLISH_UNTIL
-    # Of spans every token is polished on: fine-tuning brings as much in less time (docs/results.md, Rivals).
-    return "0" if options.budget is not None and dataset.kind == "span" else None
+    return Setting(request, options, progress, dataset, parts, encoded, encoder, shape, scale, names, judges)
 
 
 def _lengths(found: Encoded, examples: int, limit: int, windowed: bool) -> Iterator[str]:
@@ -165,7 +125,7 @@ def _lengths(found: Encoded, examples: int, limit: int, windowed: bool) -> Itera
         yield f"{found.cut_answers} answers begin or end inside a token; the whole token is taken"
 
 
-def parts_of(dataset: Dataset, options: FitOptions) -> dict[str, Examples]:
+def parts_of(dataset: Dataset, options: Request) -> dict[str, Examples]:
     """train, held_out and the dev splits, after --limit and --dev-limit. The seed plays no part."""
     train = dataset.train
     if options.limit is not None:

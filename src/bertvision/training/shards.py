@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertvision.states import joined, pool, pooling_weights, views_of
+from bertvision.states.hidden import joined, pool, pooling_weights, views_of
 from bertvision.stores.codec import SAMPLE_ROWS, Codec
 from bertvision.stores.format import Header, Shard
 from bertvision.stores.writer import finite
@@ -106,7 +106,7 @@ class Reading:
             if evaluated:  # what the encoder itself says, it says of both texts together
                 logits = self._views(encoded.together, rows, True)[1]
         else:
-            views, logits, pooled = self._views(encoded.together, rows, self.setting.shape.pairs)
+            views, logits, pooled = self._views(encoded.together, rows, self.setting.shape.paired)
             states = self._chosen(views)
         finite(states, lambda: self._text(split, rows[0]))
         use(
@@ -124,7 +124,7 @@ class Reading:
 
     def _chosen(self, views: Tensor) -> Tensor:
         """(B, L, V, D) of all views and layers -> (B * V, L, D) of those that are kept."""
-        known = views_of(self.setting.shape.pairs)
+        known = views_of(self.setting.shape.paired)
         kept = [known.index(view) for view in self.header.views]
         return views[:, self.header.layers][:, :, kept].transpose(1, 2).flatten(0, 1)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from bertvision.backbones.encoder import Encoder
 from bertvision.heads.base import Shape
 from bertvision.randomness import RandomStream
-from bertvision.states import (
+from bertvision.states.hidden import (
     PAIR_VIEWS,
     TOKENS,
     HiddenStates,
@@ -102,7 +102,7 @@ class Recomputed:
         was_training = self.encoder.training
         self.encoder.eval()
         try:
-            with self.encoder.cut(self.depth):
+            with self.encoder.up_to(self.depth):
                 for rows in batches:
                     with torch.no_grad():
                         states = self._apart(rows) if self.separate else self._together(rows)

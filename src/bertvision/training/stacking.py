@@ -14,7 +14,7 @@ from bertvision.heads.base import Head
 from bertvision.heads.dropout import drawing_from
 from bertvision.heads.variants import parse
 from bertvision.randomness import RandomStream
-from bertvision.states import HiddenStates
+from bertvision.states.hidden import HiddenStates
 
 Losses = Callable[[Tensor, Tensor], Tensor]
 TOKEN_CHUNK = 4  # heads on tokens at a time: what more of them give does not stay in the processor's cache

@@ -17,10 +17,11 @@ from bertvision.errors import Interrupted, UserError, disk_errors
 from bertvision.heads.base import Head, Shape
 from bertvision.heads.variants import expand, parse
 from bertvision.kinds import KINDS, Scale, confined
-from bertvision.options import FitOptions
+from bertvision.options import OWN, Request
 from bertvision.progress import Progress
+from bertvision.recipe import Facts, resolve
 from bertvision.runs import Run
-from bertvision.states import DERIVED_VIEWS
+from bertvision.states.hidden import DERIVED_VIEWS
 from bertvision.stores.reader import Store
 from bertvision.training import card, marks, provenance
 from bertvision.training.checkpoints import save_mark
@@ -30,14 +31,14 @@ from bertvision.training.heads import build
 from bertvision.training.interrupts import Interrupts
 from bertvision.training.judging import judge_of
 from bertvision.training.polish import polish
-from bertvision.training.setting import HELD_OUT, POLISH, SPAN_POLISH, Setting
+from bertvision.training.setting import Setting
 from bertvision.training.sources import Stored, states_of
-from bertvision.types import Answer, Dataset, Examples, Questions, Windows
+from bertvision.types import HELD_OUT, Answer, Dataset, Examples, Questions, Windows
 
 ANSWER_ROWS = 64
 
 
-def train(store: Store, options: FitOptions, progress: Progress) -> Run:
+def train(store: Store, options: Request, progress: Progress) -> Run:
     """One run from a store; `options` say what is trained and how, the store says on what."""
     started = time.perf_counter()
     for split in ("train", HELD_OUT):
@@ -84,15 +85,16 @@ def train(store: Store, options: FitOptions, progress: Progress) -> Run:
     return runs.finish(run, path)
 
 
-def setting_of(store: Store, options: FitOptions, progress: Progress) -> Setting:
+def setting_of(store: Store, options: Request, progress: Progress) -> Setting:
     """What a run works with, from what the store knows."""
     header, where = store.header, store.manifest["where"]
     task, span = header.task, header.span
     options = replace(options, **header.options, **{name: where[name] for name in ("data", "train", "dev")})
-    default = SPAN_POLISH if span else POLISH
-    options = replace(options, polish=default if options.polish is None else options.polish)
     shape = Shape(store.layers, store.features, task["outputs"], task["pairs"], header.pooled and not span, span)
     names = expand(options.heads, shape)
+    examples = header.data["train"]["examples"] if "train" in header.data else 0
+    facts = Facts(task["kind"], task["windowed"], store.features, examples, names, [])
+    request, options = options, resolve(replace(options, lead=OWN), facts)
     parts, encoded = {}, {}
     for split in (name for name in header.data if name != "train"):
         parts[split] = _examples(store, split)
@@ -105,7 +107,9 @@ def setting_of(store: Store, options: FitOptions, progress: Progress) -> Setting
     sizes = ", ".join(f"{entry['examples']} {name.replace('_', '-')}" for name, entry in header.data.items())
     progress.say(f"{dataset.task}, from {store.place}: {sizes}; {len(names)} heads")
     nobody = cast(Encoder, None)  # there is none, and nothing here asks for it
-    return Setting(options, progress, dataset, parts, encoded, nobody, shape, Scale(**task["scale"]), names, judges)
+    return Setting(
+        request, options, progress, dataset, parts, encoded, nobody, shape, Scale(**task["scale"]), names, judges
+    )
 
 
 def fed(heads: dict[str, Head], store: Store, progress: Progress) -> dict[str, Head]:
@@ -131,7 +135,6 @@ def fed(heads: dict[str, Head], store: Store, progress: Progress) -> dict[str, H
 def learn(setting: Setting, store: Store, heads: dict[str, Head]) -> dict[str, float]:
     """Train heads in place; returns the seconds spent in training and those spent waiting for the store."""
     options, source = setting.options, Stored(store, setting.options.seed)
-    assert options.polish is not None  # the setting has decided
     known = source.part.rows
     places = np.argsort(known.window)  # windows in their own order, which is how a source numbers them
     targets = known.targets[places]

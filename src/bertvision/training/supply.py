@@ -85,5 +85,5 @@ def _in_memory(setting: Setting, way: str, heads: dict[str, Head], mark: str) ->
         if way == "separate":
             states = collect_separate(encoder, encoded, bar.tick)
         else:
-            states = collect(encoder, encoded.together, setting.shape.pairs, bar.tick, sequences_of(heads))
+            states = collect(encoder, encoded.together, setting.shape.paired, bar.tick, sequences_of(heads))
     return Supply("memory", Collected(states, seed), heads)

@@ -1,0 +1,1 @@
+"""Hidden states: what heads read of an encoder, and the pass that computes them."""
