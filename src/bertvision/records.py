@@ -231,6 +231,13 @@ class MarkRecord:
     def models(self) -> list[str]:
         return list(self.scores[HELD_OUT])
 
+    @property
+    def roles(self) -> dict[str, str]:
+        """The models that most tables compare: role -> name. The selected model often has another role too."""
+        ensembles = {"ensemble (max)": MAX, "ensemble (greedy)": GREEDY}
+        found = {"encoder": ENCODER, "best head": self.best_head, **ensembles, "selected": self.selected}
+        return {role: name for role, name in found.items() if name in self.models}
+
     def score(self, model: str, metric: str, split: str | None = None) -> Score:
         return self.scores[split or self.split][model][metric]
 
