@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 import bertvision
-from bertvision.ensembling import Outputs, matching, shifted
+from bertvision.inference.ensemble import Outputs, matching, shifted
 from bertvision.metrics.intervals import measure
 from bertvision.records import ENCODER, GREEDY, ModelName
-from bertvision.runs import Run
+from bertvision.runs.directory import Run
 from bertvision.training.judging import LabelJudge
 from bertvision.training.selection import best, ensembles, preferred
 from bertvision.types import HELD_OUT, Examples, Windows

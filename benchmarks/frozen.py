@@ -19,7 +19,7 @@ from bertvision.backbones import backbones
 from bertvision.metrics.intervals import compare, measure, score
 from bertvision.options import Request
 from bertvision.tasks import tasks
-from bertvision.training.setting import parts_of
+from bertvision.prepare import parts_of
 from bertvision.types import HELD_OUT, TRAIN
 
 STRENGTHS = 10.0 ** np.arange(-3, 5)

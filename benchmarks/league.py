@@ -21,7 +21,7 @@ import bertvision
 from bertvision.metrics.intervals import resampled
 from bertvision.records import ENCODER, GREEDY, ModelName
 from bertvision.reproduction.plan import PLAIN
-from bertvision.runs import Run
+from bertvision.runs.directory import Run
 from bertvision.types import HELD_OUT
 
 RESULTS = Path(__file__).parent / "results" / "league"

@@ -21,10 +21,11 @@ from benchmarks.speed import EIGHT
 from bertvision.options import Request
 from bertvision.progress import Progress
 from bertvision.reproduction.plan import PLAIN
-from bertvision.training.batches import bucketed, padding_share
-from bertvision.training.heads import HeadTrainer, build
+from bertvision.states.batches import bucketed, padding_share
+from bertvision.heads.variants import build
+from bertvision.training.head_trainer import HeadTrainer
 from bertvision.training.loop import Loop
-from bertvision.training.setting import prepare
+from bertvision.prepare import prepare
 
 
 def main() -> None:

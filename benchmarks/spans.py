@@ -19,7 +19,7 @@ from bertvision.backbones import encoder as backbones
 from bertvision.backbones.windows import _windowed, labelled
 from bertvision.metrics.squad import Gold
 from bertvision.options import Request
-from bertvision.spans import best_spans
+from bertvision.kinds.spans import best_spans
 from bertvision.tasks.squad import Reading, read_json
 from bertvision.training.judging import SpanJudge
 from bertvision.types import Examples

@@ -105,7 +105,7 @@ def trainer(task: str, seed: int, data: str, limit: int | None, grouped: bool) -
     from bertvision.metrics.intervals import measure
     from bertvision.options import Request
     from bertvision.tasks import tasks
-    from bertvision.training.setting import parts_of
+    from bertvision.prepare import parts_of
 
     options = Request(task=task, data=data, limit=limit)
     dataset = tasks[task].load(options)

@@ -20,15 +20,15 @@ from bertvision.metrics.intervals import Score, compare, score
 from bertvision.progress import Progress
 from bertvision.records import ENCODER, GREEDY, MAX, MarkRecord, ModelName, Results
 from bertvision.reproduction.plan import PLAIN
-from bertvision.runs import Run
+from bertvision.runs.directory import Run
 from bertvision.tasks import load as load_task
 from bertvision.training import marks
 from bertvision.training.answering import answer
-from bertvision.training.checkpoints import load_heads
+from bertvision.runs.checkpoints import load_heads
 from bertvision.training.collect import encode
 from bertvision.training.fit import write_predictions
 from bertvision.training.judging import judge_of
-from bertvision.training.setting import parts_of, prepare
+from bertvision.prepare import parts_of, prepare
 from bertvision.types import HELD_OUT
 
 RESULTS = Path(__file__).parent / "results" / "squad"

@@ -40,8 +40,8 @@ from bertvision.options import Request
 from bertvision.progress import Progress
 from bertvision.stores.codec import Codec, Int8, Plain
 from bertvision.stores.reader import Store
-from bertvision.training.batches import by_length
-from bertvision.training.setting import prepare
+from bertvision.states.batches import by_length
+from bertvision.prepare import prepare
 
 RESULTS = Path(__file__).parent / "results" / "store"
 WINDOW = 386  # tokens to which the original pads

@@ -32,17 +32,18 @@ from bertvision.progress import Progress
 from bertvision.records import ENCODER, MarkRecord, ModelName
 from bertvision.reproduction.paper import SPAN_SCORES
 from bertvision.reproduction.plan import PLAIN
-from bertvision.runs import Run, partial_of
+from bertvision.runs.directory import Run, partial_of
 from bertvision.states.hidden import HiddenStates
 from bertvision.stores.reader import open_store
 from bertvision.training.answering import read
-from bertvision.training.batches import bucketed
+from bertvision.states.batches import bucketed
 from bertvision.training.collect import collect, collect_tokens
-from bertvision.training.extract import ExtractOptions
-from bertvision.training.extract import keep as keep_states
-from bertvision.training.heads import HeadTrainer, build
+from bertvision.inference.extract import StoreOptions
+from bertvision.inference.extract import keep as keep_states
+from bertvision.heads.variants import build
+from bertvision.training.head_trainer import HeadTrainer
 from bertvision.training.polish import polish
-from bertvision.training.setting import Setting, prepare
+from bertvision.prepare import Setting, prepare
 from bertvision.training.sources import Collected, Source, Stored
 from bertvision.types import HELD_OUT
 
@@ -187,7 +188,7 @@ def stacked(setting: Setting, name: str, rounds: int = 3) -> dict[str, Any]:
         "windows": len(windows),
     }
     with tempfile.TemporaryDirectory() as folder:
-        options = ExtractOptions(folder + "/store")
+        options = StoreOptions(folder + "/store")
         keep_states(setting, options, ["train"], {"mark": None}, {"encoder": ""}, "")
         store = open_store(options.out)
         states: Any = (

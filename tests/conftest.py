@@ -6,17 +6,38 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import csv
+import json
 import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import bertvision
 from bertvision import cli
+from bertvision.runs.directory import Run
 
 GOOD = ["a great film", "the story is very good", "happy music", "good people and a big day", "great fast car movie"]
 BAD = ["a bad film", "the story is very poor", "sad music", "poor people and a small day", "bad slow car movie"]
+WORDS = "the red blue green big small fast slow happy sad cat dog house car city river music book".split()
+
+
+def tiny_fit(data: Any, out: Path, *arguments: Any, **options: Any) -> Run:
+    """A quick run of the random `tiny` encoder on a table."""
+    settings = {"backbone": "tiny", "polish": 1, "quiet": True, "out": out} | options
+    return bertvision.fit(data, *arguments, **settings)
+
+
+def scores_of(run: Run | Path) -> dict[str, Any]:
+    """scores.json as it is on disk."""
+    return json.loads((getattr(run, "path", run) / "scores.json").read_text())
+
+
+def info_of(run: Run | Path) -> dict[str, Any]:
+    """run.json as it is on disk."""
+    return json.loads((getattr(run, "path", run) / "run.json").read_text())
 
 
 def sentences(count: int, seed: int = 0) -> list[tuple[str, str]]:
@@ -42,31 +63,11 @@ def table(tmp_path: Path) -> Path:
 def pair_table(tmp_path: Path) -> Path:
     """A TSV of 100 pairs with scores: 5 for equal texts, less the more words differ."""
     draw = random.Random(1)
-    words = [
-        "the",
-        "red",
-        "blue",
-        "green",
-        "big",
-        "small",
-        "fast",
-        "slow",
-        "happy",
-        "sad",
-        "cat",
-        "dog",
-        "house",
-        "car",
-        "city",
-        "river",
-        "music",
-        "book",
-    ]
     rows = ["one\ttwo\tscore"]
     for _ in range(100):
-        first = draw.sample(words, 6)
+        first = draw.sample(WORDS, 6)
         changed = draw.randrange(6)
-        second = first[changed:] + draw.sample(words, changed)
+        second = first[changed:] + draw.sample(WORDS, changed)
         rows.append(f"{' '.join(first)}\t{' '.join(second)}\t{5 - 0.8 * changed:.1f}")
     path = tmp_path / "pairs.tsv"
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")

@@ -15,7 +15,7 @@ from bertvision.analysis.answers import answer_type, question_word
 from bertvision.analysis.conduct import analyse
 from bertvision.analysis.depth import smallest
 from bertvision.errors import UserError
-from bertvision.runs import Run, write_predictions
+from bertvision.runs.directory import Run, write_predictions
 from bertvision.tasks.invented import write
 
 EASY = {"backbone": "tiny", "quiet": True, "polish": 2, "marks": "1/2,1"}

@@ -18,12 +18,12 @@ from bertvision.options import Request
 from bertvision.progress import Progress
 from bertvision.reports.content import _reproduce
 from bertvision.reports.parts import Code
-from bertvision.runs import Run
+from bertvision.runs.directory import Run
 from bertvision.training import budget
 from bertvision.training.budget import Mark, recipe
 from bertvision.training.fit import Fitting
 from bertvision.training.loop import Loop
-from bertvision.training.setting import Setting, prepare
+from bertvision.prepare import Setting, prepare
 
 ASKED = Request(budget=10.0, lead="closed-form", polish_until="3/10")
 WITHOUT_LEAD = Request(budget=10.0, lead="own")

@@ -13,7 +13,7 @@ import bertvision
 from bertvision.backbones import licence
 from bertvision.backbones.encoder import load
 from bertvision.errors import UserError
-from bertvision.runs import Run
+from bertvision.runs.directory import Run
 from bertvision.types import Examples
 
 

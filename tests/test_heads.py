@@ -13,7 +13,8 @@ from bertvision.heads.closed_form import ClosedForm
 from bertvision.heads.pooling import LearnedPooling
 from bertvision.heads.variants import expand
 from bertvision.states.hidden import PAIR_VIEWS, SINGLE_VIEWS, HiddenStates, Sequences, pool, pooling_weights
-from bertvision.training.heads import HeadTrainer, build, predict
+from bertvision.heads.variants import build
+from bertvision.training.head_trainer import HeadTrainer, predict
 from bertvision.training.polish import polish
 from bertvision.training.sources import Collected
 

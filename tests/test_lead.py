@@ -17,11 +17,11 @@ from bertvision.heads import heads
 from bertvision.heads.base import Shape
 from bertvision.options import Request
 from bertvision.progress import Progress
-from bertvision.runs import Run
+from bertvision.runs.directory import Run
 from bertvision.training import lead
-from bertvision.training.heads import build, predict
+from bertvision.heads.variants import build, predict
 from bertvision.training.lead import lead_of, start
-from bertvision.training.setting import Setting, prepare
+from bertvision.prepare import Setting, prepare
 from bertvision.training.supply import supplied
 
 

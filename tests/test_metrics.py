@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics as reference
 
-from bertvision.ensembling import combine, greedy, matching, shifted
+from bertvision.inference.ensemble import combine, greedy, matching, shifted
 from bertvision.metrics.glue import METRICS, decide
 from bertvision.metrics.intervals import compare, measure, resampled, score
 from bertvision.training.judging import LabelJudge, goodness

@@ -10,7 +10,7 @@ from conftest import sentences, write_csv
 
 import bertvision
 from bertvision.errors import UserError
-from bertvision.runs import Run
+from bertvision.runs.directory import Run
 
 EASY = {"backbone": "tiny", "quiet": True, "polish": 10, "head_lr": 5e-3}
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 import bertvision
 from bertvision.errors import UserError
-from bertvision.runs import Run
+from bertvision.runs.directory import Run
 from bertvision.tasks.invented import write
 
 HEADS = "last-layer,adapter-64-ngram"

@@ -23,7 +23,7 @@ from bertvision.reports.excerpts import excerpt
 from bertvision.reports.findings import Finding, findings
 from bertvision.reports.formats import after, duration, grid, interval, number, size
 from bertvision.reports.parts import Found, Section
-from bertvision.runs import Run
+from bertvision.runs.directory import Run
 from bertvision.tasks.invented import invent
 
 HOSTILE = "<script>alert(1)</script> </script> [bold] |`*_ <img src=x onerror=alert(2)>"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.conftest import Command
+from conftest import Command
 from tests.test_stores import INVENTED, extracted, windows_of
 
 import bertvision
@@ -71,7 +71,7 @@ def test_questions_from_a_fine_tuned_run_are_stored_trained_on_and_evaluated_acr
     assert entry["epoch"] == "1/2"
     # The encoder's own answers are in the store, and the same as in the run.
     assert entry["dev"]["encoder"] == run.mark("1/2")["dev"]["encoder"]
-    from bertvision.evaluation import evaluate_on_store
+    from bertvision.inference.evaluate import evaluate_on_store
     from bertvision.progress import Progress
 
     own = evaluate_on_store(tmp_path / "early", bertvision.open_store(tmp_path / "1-2"), False, Progress(quiet=True))
@@ -116,7 +116,7 @@ def test_heads_are_left_out_whose_views_are_not_there(pair_table: Path, tmp_path
 
 
 def test_heads_that_read_pairs_separately_are_not_asked_on_joint_states(pair_table: Path, tmp_path: Path) -> None:
-    from bertvision.evaluation import evaluate_on_store
+    from bertvision.inference.evaluate import evaluate_on_store
     from bertvision.progress import Progress
 
     options = {"train": str(pair_table), "text": "one", "text_pair": "two", "quiet": True}
@@ -144,7 +144,7 @@ def test_other_rows_than_the_run_was_fine_tuned_on_are_refused(table: Path, tmp_
 
 
 def test_another_encoder_is_refused_unless_forced(table: Path, tmp_path: Path) -> None:
-    from bertvision.evaluation import evaluate_on_store
+    from bertvision.inference.evaluate import evaluate_on_store
     from bertvision.progress import Progress
 
     run = bertvision.fit(

@@ -18,7 +18,7 @@ from bertvision.backbones.windows import _tokenised, labelled, windowed
 from bertvision.errors import UserError
 from bertvision.metrics.squad import Gold, qualities, report
 from bertvision.options import Request
-from bertvision.spans import argmax_spans, best_spans, n_best
+from bertvision.kinds.spans import argmax_spans, best_spans, n_best
 from bertvision.tasks import load
 from bertvision.tasks.invented import invent, write
 from bertvision.tasks.sampling import hold_out

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.conftest import Command, sentences, write_csv
+from conftest import Command, sentences, write_csv
 
 import bertvision
 from bertvision.backbones import encoder as backbones
@@ -104,7 +104,7 @@ def test_a_store_holds_what_the_encoder_says(table: Path, tmp_path: Path) -> Non
     assert len(found) == 120
     from bertvision.options import Request
     from bertvision.tasks import load
-    from bertvision.training.setting import parts_of
+    from bertvision.prepare import parts_of
     from bertvision.types import Examples
 
     options = Request(task="table", train=str(table))

@@ -17,7 +17,8 @@ from bertvision.heads.closed_form import STRENGTHS, ClosedForm, _Ridge
 from bertvision.heads.variants import expand, make, parse
 from bertvision.states.hidden import HiddenStates
 from bertvision.tasks.sampling import ranks
-from bertvision.training.heads import HeadTrainer, build
+from bertvision.heads.variants import build
+from bertvision.training.head_trainer import HeadTrainer
 from bertvision.training.polish import polish
 from bertvision.training.sources import Collected
 from bertvision.training.stacking import Stack, stacks

@@ -132,7 +132,7 @@ class Job:
 
     @cached_property
     def parts(self) -> dict[str, Examples]:
-        from bertvision.training.setting import parts_of
+        from bertvision.prepare import parts_of
 
         return parts_of(self.dataset, self.options)
 

@@ -178,7 +178,7 @@ def _span_predictors(job: Job, model: Any, tokenizer: Any) -> tuple[Predict, Cal
     from bertvision.heads.base import Shape
     from bertvision.kinds import Scale
     from bertvision.records import ENCODER
-    from bertvision.spans import best_spans
+    from bertvision.kinds.spans import best_spans
     from bertvision.training.answering import answer
     from bertvision.training.collect import encode
     from bertvision.training.judging import judge_of

@@ -320,7 +320,7 @@ def scored(job: Job, outcome: Outcome, contestant: str) -> dict[str, Any]:
 
 def matched(job: Job, outcome: Outcome) -> np.ndarray:
     """The dev answers with the threshold that ours gives its ensembles, which rivals leave at one half."""
-    from bertvision.ensembling import matching, shifted
+    from bertvision.inference.ensemble import matching, shifted
 
     assert isinstance(outcome.held_out, np.ndarray)
     return shifted(outcome.dev, matching(outcome.held_out[:, 1], float(np.mean(targets(job.held_out)))))

@@ -10,12 +10,12 @@ from bertvision.analysis.depth import by_depth, smallest
 from bertvision.analysis.evidence import Evidence
 from bertvision.backbones import encoder as backbone_family
 from bertvision.errors import UserError
-from bertvision.model import Model
+from bertvision.inference.model import Model
 from bertvision.options import fraction
 from bertvision.progress import Progress
 from bertvision.records import Cut, CutSide
-from bertvision.runs import Run, check, filling, partial_of
-from bertvision.training import card
+from bertvision.runs import card
+from bertvision.runs.directory import Run, check, filling, partial_of
 from bertvision.training.fit import fit
 from bertvision.types import Examples
 

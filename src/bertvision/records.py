@@ -127,6 +127,9 @@ class Cut:
     before: CutSide
     after: CutSide
 
+    def as_dict(self) -> dict[str, Any]:
+        return {"from" if name == "origin" else name: value for name, value in asdict(self).items()}
+
 
 @dataclass
 class RunRecord:
@@ -198,8 +201,6 @@ class RunRecord:
         for name, value in found.items():
             if value or name not in OPTIONAL:
                 made[name] = _plain(value)
-        if self.cut is not None:
-            made["cut"] = {"from" if name == "origin" else name: value for name, value in made["cut"].items()}
         write_json(path, made)
 
 
@@ -323,6 +324,8 @@ def plain_scores(found: dict[str, Scores]) -> dict[str, dict[str, dict[str, floa
 
 def _plain(value: Any) -> Any:
     """As JSON has it: dataclasses without the parts that are not there."""
+    if isinstance(value, Cut):
+        return value.as_dict()
     if isinstance(value, Shape):
         kept = {name: part for name, part in asdict(value).items() if name != "views"}
         return {"pairs" if name == "paired" else name: part for name, part in kept.items()}

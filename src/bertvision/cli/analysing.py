@@ -22,7 +22,10 @@ def analyse(
         typer.Option(help="Names of `bertvision ls analyses`, comma-separated. Default: all that are quick."),
     ] = None,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Also those that train heads or run the encoder (minutes). Their results are kept.")
+        bool,
+        typer.Option(
+            "--deep", help="Also those that train heads or run the encoder (minutes). Their results are kept."
+        ),
     ] = False,
     tolerance: Tolerance = 0.5,
     json: Json = False,
@@ -93,9 +96,7 @@ def cut(
 @taking_options("data", "backbone", "limit", "dev_limit", "epochs")
 def reproduce(
     what: Annotated[str, typer.Argument(help="squad2, squad2-answerable or glue.")],
-    heads: Annotated[
-        str | None, typer.Option(help="Heads to train instead of the experiment's own (cheaper).")
-    ] = None,
+    heads: Annotated[str | None, typer.Option(help="Heads to train instead of the experiment's own (cheaper).")] = None,
     seeds: Annotated[str, typer.Option(help="Random seeds, comma-separated; scores are means over them.")] = "0",
     out: Annotated[
         str, typer.Option(help="Folder of the runs. Finished ones are reused, others resumed.")

@@ -22,19 +22,19 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.", rich_help_panel=OUTPUT)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=OUTPUT)]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue the unfinished run at --out.", rich_help_panel=OUTPUT)
-]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the unfinished run at --out.", rich_help_panel=OUTPUT)]
 NullThreshold = Annotated[
     float | None,
     typer.Option(help="Spans: answer nothing if the probability of no answer is above this. Default: as tuned."),
 ]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run directory; RUN@3/10 means that mark of it.")]
 
+
 def _print_version(asked: bool) -> None:
     if asked:
         typer.echo(f"bertvision {__version__}")
         raise typer.Exit
+
 
 @app.callback()
 def options_of_all(
@@ -44,9 +44,11 @@ def options_of_all(
 ) -> None:
     pass
 
+
 def taking_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorator: give a command a command-line option for these fields of Request, or for all of them."""
     return lambda command: _taking(command, [f for f in fields(Request) if not names or f.name in names], not names)
+
 
 def _taking(command: Callable[..., None], entries: list[Field[Any]], panels: bool) -> Callable[..., None]:
     own = list(inspect.signature(command).parameters.values())
@@ -58,6 +60,7 @@ def _taking(command: Callable[..., None], entries: list[Field[Any]], panels: boo
     command.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
     return command
 
+
 def _parameter(entry: Field[Any], panels: bool) -> inspect.Parameter:
     assert entry.default is not MISSING
     required = entry.name == "task"
@@ -68,8 +71,11 @@ def _parameter(entry: Field[Any], panels: bool) -> inspect.Parameter:
     else:
         note = typer.Option(help=entry.metadata["help"], show_default=entry.default is not None, rich_help_panel=panel)
     default = inspect.Parameter.empty if required else entry.default
-    annotation = Annotated[entry.type, note]
-    return inspect.Parameter(entry.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    kind: Any = entry.type
+    return inspect.Parameter(
+        entry.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, note]
+    )
+
 
 def request_of(**options: Any) -> Request:
     """The request of a command line; `fit reviews.csv` means `fit table --train reviews.csv`."""
@@ -83,7 +89,6 @@ def request_of(**options: Any) -> Request:
         options |= {"task": "table", "train": task}
     return Request(**options)
 
+
 def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=1, ensure_ascii=False))
-
-assert MAIN  # the first panel of `fit --help`

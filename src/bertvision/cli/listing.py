@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 HeadKind = Annotated[str | None, typer.Option("--kind", help="Heads for `class`, `score` or `span`.")]
 HeadLayers = Annotated[
     int | None,
-    typer.Option(
-        "--layers", min=1, help="Hidden-state layers: 25 for BERT-large, 26 with the pooler's output."
-    ),
+    typer.Option("--layers", min=1, help="Hidden-state layers: 25 for BERT-large, 26 with the pooler's output."),
 ]
 HeadFeatures = Annotated[int | None, typer.Option("--features", min=1, help="Features of a hidden state.")]
 HeadLabels = Annotated[int, typer.Option("--labels", min=2, help="Classes, for kind `class`.")]
-HeadTokens = Annotated[int, typer.Option("--tokens", min=1, help="Spans: tokens of a window. Parameter counts do not depend on it.")]
+HeadTokens = Annotated[
+    int, typer.Option("--tokens", min=1, help="Spans: tokens of a window. Parameter counts do not depend on it.")
+]
 HeadBackbone = Annotated[str | None, typer.Option("--backbone", help="Use the layers and features of this encoder.")]
 
 

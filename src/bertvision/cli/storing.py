@@ -29,7 +29,9 @@ def extract(
     dtype: Annotated[str, typer.Option(help="fp32, fp16, bf16 or int8 (scaled so that outliers survive).")] = "fp16",
     views: Annotated[
         str,
-        typer.Option(help="`tokens`, or pooled views: cls,mean and for pairs first,second. `auto`: what the task needs."),
+        typer.Option(
+            help="`tokens`, or pooled views: cls,mean and for pairs first,second. `auto`: what the task needs."
+        ),
     ] = "auto",
     layers: Annotated[
         str | None, typer.Option(help="Only these, e.g. 0-3+6; 0 is the embeddings. Default: all.")
@@ -52,9 +54,9 @@ def extract(
 
     * `bertvision extract runs/squad2@3/10 squad2 --dtype int8 --out stores/squad2`
     """
-    from bertvision.progress import Progress
     from bertvision.inference.extract import StoreOptions
     from bertvision.inference.extract import extract as write
+    from bertvision.progress import Progress
 
     chosen = StoreOptions(out, split, dtype, views, layers, shard, shard_size, order, repair)
     store = write(source, request_of(**options), chosen, Progress(quiet=json))
@@ -95,7 +97,10 @@ def train(
     *("max_length", "stride", "limit"),
 )
 def plan(
-    layers: Annotated[int | None, typer.Option(min=1, help="Plan for an encoder with this many hidden-state layers (25 for BERT-large).")] = None,
+    layers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Plan for an encoder with this many hidden-state layers (25 for BERT-large)."),
+    ] = None,
     features: Annotated[int | None, typer.Option(min=1, help="... and this many features.")] = None,
     flops: Annotated[float | None, typer.Option(help="Plan for a machine with this many FLOP/s, e.g. 5e13.")] = None,
     disk_rate: Annotated[float | None, typer.Option(help="... that reads and writes this many bytes/s.")] = None,

@@ -15,7 +15,7 @@ from bertvision.options import OWN, Request, differences, fraction
 from bertvision.progress import Progress
 from bertvision.recipe import DECIDED
 from bertvision.records import ModelName
-from bertvision.runs import Run, partial_of
+from bertvision.runs.directory import Run, partial_of
 from bertvision.training.fit import fit
 
 # Standard fine-tuning, as in the paper: through the output layer alone.

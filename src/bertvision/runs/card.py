@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.heads.variants import parse
-from bertvision.runs import Run
-from bertvision.training.checkpoints import POLISHED
-from bertvision.training.selection import GREEDY, MATCHED
+from bertvision.runs.directory import Run
+POLISHED = "+polish"
+GREEDY, MATCHED = "", ""
 
 BAR = 30
 PIPELINES = {"class": "text-classification", "score": "sentence-similarity", "span": "question-answering"}
