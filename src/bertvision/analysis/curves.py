@@ -1,6 +1,7 @@
 """Scores over fine-tuning, over the amount of data, and costs."""
 
 from fractions import Fraction
+from typing import Any
 
 from bertvision.analysis import Table, register
 from bertvision.analysis.evidence import Evidence, roles_of
@@ -30,7 +31,7 @@ def curve(evidence: Evidence) -> list[Table]:
 
 @register("less-data", "score of heads trained on shares of the data (`--heads NAME:data=0..100`)")
 def less_data(evidence: Evidence) -> list[Table]:
-    rows = []
+    rows: list[dict[str, Any]] = []
     for mark in evidence.results.marks:
         for name in map(ModelName.parse, mark.models):
             if "data=" not in name.label:

@@ -44,8 +44,7 @@ def _matrix(evidence: Evidence) -> list[dict[str, Any]]:
             ways |= {(name, trained): way for name, way in read.items()}
         outputs: dict[str, dict[Any, Any]] = {}
         encoded = {
-            name: encode(encoder, part, evidence.recipe, evidence.record.windowed)
-            for name, part in parts.items()
+            name: encode(encoder, part, evidence.recipe, evidence.record.windowed) for name, part in parts.items()
         }
         with evidence.progress.bar(f"states of {asked}", sum(map(len, encoded.values()))) as bar:
             for split in parts:
