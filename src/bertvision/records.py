@@ -52,6 +52,10 @@ class ModelName:
     def variant(self) -> Variant:
         return parse(self.label)
 
+    def by_layer(self, values: list[float]) -> dict[int, float]:
+        """A value per layer that the head reads, by layer."""
+        return dict(zip(self.variant.layers or range(len(values)), values, strict=True))
+
     def without(self, *options: str) -> "ModelName":
         """The same head less some options of its label, e.g. to put seeds together."""
         return ModelName(without(self.label, *options), self.polished)
@@ -168,6 +172,18 @@ class RunRecord:
     def encoder_answered(self) -> bool:
         """Imported states come without the encoder's own logits; its answers then mean nothing."""
         return self.store is None or self.store.encoder is not None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the data was given as Python objects: it cannot be read again."""
+        return self.store is None and self.recipe.task == "table" and self.recipe.train is None
+
+    @property
+    def origin(self) -> str:
+        """The backbone that the encoder comes from, also of a run that was cut or trained on a store."""
+        if self.store is not None:
+            return str(self.store.source["backbone"])
+        return self.cut.backbone if self.cut is not None else self.recipe.backbone
 
     def size(self, model: str) -> int | None:
         """Trained parameters of the encoder or a head; ensembles have none of their own."""

@@ -1,4 +1,4 @@
-"""Results as tables for people to read in a terminal."""
+"""Results as tables in the terminal."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,199 +6,165 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from bertvision.errors import UserError
-from bertvision.runs import Run
+from bertvision.formats import Row, bars, duration, interval, number, size, spaced
+from bertvision.metrics.intervals import Score
+from bertvision.records import ENCODER, Cut, MarkRecord, ModelName, Results, Selected
+from bertvision.runs.directory import Run
+from bertvision.types import HELD_OUT
 
 BAR = 24
-MOST_ROWS, LONGEST = 40, 48  # rows of a table and characters of a cell, in the terminal
-AROUND = 120  # characters of context shown on either side of an answer
+MOST_ROWS, LONGEST = 40, 48  # rows of a table and characters of a cell
+AROUND = 120  # characters of context on either side of an answer
+SELECTED = "* selected on held-out data"
 
 
 def run(finished: Run) -> None:
-    """The league of a run: every model at every mark on dev, with what was selected on held-out data."""
-    scores, info = finished.scores, finished.info
-    metric, selected = scores["metric"], scores["selected"]
-    marks = scores["marks"]
-    split = reported(marks[-1])
-    there = dict.fromkeys(name for entry in marks for name in entry["held_out"])  # not every mark has polished heads
-    names = sorted(there, key=lambda name: (name.startswith("ensemble"), name != "encoder"))
-    title = f"{scores['task']}: {split.replace('_', '-')} {metric} by epochs of fine-tuning"
-    board = Table(title=title, caption="* selected on held-out data")
-    board.add_column("model", no_wrap=True)
-    board.add_column("parameters", justify="right")
-    for entry in marks:
-        board.add_column(f"{entry['epoch']}\n{entry['seconds']:.0f} s", justify="right")
-    for name in names:
-        cells = []
-        for entry in marks:
-            chosen = selected == {"model": name, "mark": entry["epoch"]}
-            best_here = name == entry["selected"]
-            found = entry[split].get(name)
-            text = f"{found[metric]['value']:.3f}" if found else "-"
-            cells.append(f"[bold green]{text}*[/]" if chosen else f"[bold]{text}[/]" if best_here else text)
-        base = name.removesuffix("+polish")
-        count = info["parameters"].get(base)
-        board.add_row(name, f"{count:,}" if count else "", *cells)
-    console = Console()
-    console.print(board)
-    entry = finished.mark(selected["mark"])
-    last, costs = marks[-1], info["costs"]
-    for split in (key for key in entry if key.startswith("dev")):
-        found = entry[split][selected["model"]][metric]
+    """Every model at every mark, the selected model, and what the run cost."""
+    record, results = finished.record, finished.results
+    mark, selected, metric = results.shipped, results.selected, results.metric
+    title = f"{results.task}: {spaced(mark.split)} {metric} by epochs of fine-tuning"
+    table([_models_row(name, record.size(name), results) for name in _sorted(results)], title, SELECTED)
+    for split in (split for split in mark.scores if split.startswith("dev")):
         encoder = ""
-        if finished.encoder_answered:
-            encoder = f"; encoder alone after {last['epoch']}: {last[split]['encoder'][metric]['value']:.3f}"
-        console.print(
-            f"Selected: [bold]{selected['model']}[/] at {selected['mark']} epochs, {split} {metric}"
-            rf" {found['value']:.3f} \[{found['low']:.3f}, {found['high']:.3f}]{encoder}.",
-            highlight=False,
-        )
-        if "found_f1" in entry[split][selected["model"]]:
-            values = {name: found["value"] for name, found in entry[split][selected["model"]].items()}
-            silent = f", unanswerable {values['NoAns_exact']:.3f}" if "NoAns_exact" in values else ""
-            console.print(
-                f"Of these, answerable questions F1 {values['HasAns_f1']:.3f} ({values['found_f1']:.3f} if none were"
-                f" withheld){silent}; no answer is given above a null probability of"
-                f" {entry['null_thresholds'][selected['model']]:.2f}.",
-                highlight=False,
-            )
-    _curve(console, scores)
-    _less_data(console, entry, metric)
-    _profile(console, entry)
-    console.print(
-        f"{costs['seconds']:.0f} s in all, peak memory {costs['peak_memory_bytes'] / 1e9:.1f} GB,"
-        f" {costs['disk_bytes'] / 1e6:.0f} MB on disk: {escape(str(finished.path))}",
-        highlight=False,
+        if record.encoder_answered:
+            last = results.last.score(ENCODER, metric, split)
+            encoder = f"; encoder alone after {results.last.mark}: {number(last.value)}"
+        score = interval(mark.score(selected.model, metric, split))
+        _say(f"Selected: {selected.model} at {selected.mark} epochs, {split} {metric} {score}{encoder}.")
+        _answerable(mark, split)
+    _curve(results)
+    _less_data(mark, metric)
+    for name, values in list(mark.layer_profiles.items())[:1]:
+        _say(f"{name}, each layer alone (train, leave-one-out), {mark.mark} epochs:")
+        layers = ModelName.parse(name).by_layer(values)
+        _bars([(f"layer {layer}", value) for layer, value in layers.items()], ["magenta"])
+    if record.costs is not None:
+        memory, disk = size(record.costs.peak_memory_bytes), size(record.costs.disk_bytes)
+        _say(f"{duration(record.costs.seconds)} in total, peak memory {memory}, {disk} on disk: {finished.path}")
+
+
+def _sorted(results: Results) -> list[str]:
+    """Models of all marks: the encoder, heads, ensembles. Not every mark has polished heads."""
+    names = dict.fromkeys(name for mark in results.marks for name in mark.models)
+    return sorted(names, key=lambda name: (ModelName.parse(name).ensemble, name != ENCODER))
+
+
+def _models_row(name: str, parameters: int | None, results: Results) -> Row:
+    row: Row = {"model": name, "parameters": "" if parameters is None else f"{parameters:,}"}
+    for mark in results.marks:
+        text = number(mark.score(name, results.metric).value) if name in mark.models else "-"
+        style = "bold" if name == mark.selected else ""
+        if results.selected == Selected(name, mark.mark):
+            text, style = f"{text}*", "bold green"
+        row[f"{mark.mark}\n{duration(mark.seconds)}"] = Text(text, style, justify="right")
+    return row
+
+
+def _answerable(mark: MarkRecord, split: str) -> None:
+    """For spans: the scores of answerable and unanswerable questions."""
+    values = {metric: number(score.value) for metric, score in mark.scores[split][mark.selected].items()}
+    threshold = mark.null_thresholds.get(mark.selected)
+    if "found_f1" not in values or threshold is None:
+        return
+    silent = f", unanswerable {values['NoAns_exact']}" if "NoAns_exact" in values else ""
+    _say(
+        f"Answerable questions: F1 {values['HasAns_f1']} ({values['found_f1']} if no answer is withheld){silent}."
+        f" An answer is withheld if the null probability is above {threshold:.2f}."
     )
 
 
-def reported(entry: dict[str, Any]) -> str:
-    """The split to show: dev or, of a store that has none, what was held out."""
-    return "dev" if "dev" in entry else next((key for key in entry if key.startswith("dev")), "held_out")
+def _curve(results: Results) -> None:
+    """Encoder and selected model at each mark."""
+    models = [(mark, role) for mark in results.marks for role in ("encoder", "selected")]
+    values = []
+    for mark, role in models:
+        score = mark.score(ENCODER if role == "encoder" else mark.selected, results.metric)
+        values.append((f"{mark.mark} {role:<8}", score.value))
+    _bars(values, ["cyan", "green"])
 
 
-def _curve(console: Console, scores: dict[str, Any]) -> None:
-    """A bar per mark for the encoder and for what was chosen there, on dev."""
-    metric = scores["metric"]
-    for entry in scores["marks"]:
-        for label, model in (("encoder", "encoder"), ("selected", entry["selected"])):
-            value = entry[reported(entry)][model][metric]["value"]
-            _bar(console, f"{entry['epoch']:>5} {label:<9}", value, "cyan" if label == "encoder" else "green")
-
-
-def _less_data(console: Console, entry: dict[str, Any], metric: str) -> None:
-    """A bar per share of the data, for heads that were trained on several."""
+def _less_data(mark: MarkRecord, metric: str) -> None:
+    """Heads that were trained on several shares of the data."""
     curves: dict[str, dict[float, float]] = {}
-    for label, found in entry[reported(entry)].items():
-        name, suffix, rest = label.partition("+polish")
-        options = name.split(":")
-        share = next((option[5:].removesuffix("%") for option in options if option.startswith("data=")), None)
-        if share is not None:
-            head = ":".join(option for option in options if not option.startswith("data=")) + suffix + rest
-            curves.setdefault(head, {})[float(share)] = found[metric]["value"]
+    for name in map(ModelName.parse, mark.models):
+        if "data=" in name.label:
+            value = mark.score(str(name), metric).value
+            curves.setdefault(str(name.without("data")), {})[name.variant.data] = value
     for head, curve in curves.items():
-        console.print(f"{head} by share of the data, {entry['epoch']} epochs:", highlight=False)
-        for share in sorted(curve):
-            _bar(console, f"{share:>5g} %", curve[share], "green")
+        _say(f"{head} by share of the data, {mark.mark} epochs:")
+        _bars([(f"{share:.0%}", curve[share]) for share in sorted(curve)], ["green"])
 
 
-def _profile(console: Console, entry: dict[str, Any]) -> None:
-    """How much each layer knows by itself, where a closed-form head has found out on the way."""
-    name, values = next(iter(entry.get("layer_profiles", {}).items()), (None, []))
-    layers: Sequence[int] = ()
-    if name:
-        from bertvision.heads.variants import parse
-
-        layers = parse(name.removesuffix("+polish")).layers or range(len(values))
-        console.print(f"{name}, each layer alone (train, leave-one-out), {entry['epoch']} epochs:", highlight=False)
-    for layer, value in zip(layers, values, strict=True):
-        _bar(console, f"layer {layer}", value, "magenta")
+def _bars(values: list[tuple[str, float]], colours: Sequence[str]) -> None:
+    """Bars from 0 to 1; colours take turns."""
+    for index, line in enumerate(bars(values, 1.0, BAR)):
+        _say(line, colours[index % len(colours)])
 
 
-def _bar(console: Console, label: str, value: float, colour: str) -> None:
-    bar = "█" * round(max(0.0, value) * BAR)
-    console.print(f"{label:<14}[{colour}]{bar:<{BAR}}[/] {value:.3f}", highlight=False)
+def _say(text: str, style: str | None = None) -> None:
+    Console().print(text, style=style, highlight=False, markup=False)
 
 
 def evaluation(result: dict[str, Any]) -> None:
-    for split in [key for key in result if key.startswith("dev")] or ["held_out"]:
-        first = next(iter(result[split].values()))
-        board = Table(
-            title=escape(f"{result['run']} at {result['mark']}: {split.replace('_', '-')}"),
-            caption="* selected on held-out data",
-        )
-        board.add_column("model")
-        for metric in first:
-            board.add_column(rf"{metric} \[95%]", justify="right")
+    for split in [key for key in result if key.startswith("dev")] or [HELD_OUT]:
+        rows = []
         for name, found in result[split].items():
-            cells = [f"{s['value']:.3f} [{s['low']:.3f}, {s['high']:.3f}]" for s in found.values()]
-            board.add_row(
-                name + ("*" if name == result["selected"] else ""), *(cell.replace("[", r"\[") for cell in cells)
-            )
-        Console().print(board)
+            scores = {f"{metric} [95%]": interval(Score(**score)) for metric, score in found.items()}
+            rows.append({"model": f"{name}*" if name == result["selected"] else name} | scores)
+        table(rows, f"{result['run']} at {result['mark']}: {spaced(split)}", SELECTED)
     for path in result.get("written", ()):
-        Console().print(f"written: {escape(path)}", highlight=False)
+        _say(f"written: {path}")
 
 
 def comparison(result: dict[str, Any]) -> None:
-    console = Console()
     for side in ("a", "b"):
-        console.print(f"{side}: {result[side]['run']}@{result[side]['mark']}, {result[side]['model']}", highlight=False)
+        _say(f"{side}: {result[side]['run']}@{result[side]['mark']}, {result[side]['model']}")
     for split in (key for key in result if key.startswith("dev")):
         for metric, found in result[split]["difference"].items():
-            a, b = (result[split][side][metric]["value"] for side in ("a", "b"))
+            a, b = (number(result[split][side][metric]["value"]) for side in ("a", "b"))
             clear = "b is better" if found["low"] > 0 else "a is better" if found["high"] < 0 else "no clear difference"
-            console.print(
-                rf"{split} {metric}: a {a:.3f}, b {b:.3f}; b - a = {found['value']:+.3f} "
-                rf"\[{found['low']:+.3f}, {found['high']:+.3f}]: {clear}",
-                highlight=False,
-            )
+            change = interval(Score(**found), signed=True)
+            _say(f"{split} {metric}: a {a}, b {b}; b - a = {change}: {clear}")
 
 
 def predictions(rows: list[dict[str, Any]], path: str, mark: str, model: str) -> None:
-    board = Table(title=escape(f"{path} at {mark}, {model}"))
-    for column in ("text", "second text") if "text_pair" in rows[0] else ("text",):
-        board.add_column(column, overflow="fold")
-    board.add_column("answer")
-    if "probabilities" in rows[0]:
-        board.add_column("probability", justify="right")
+    names = {"text": "text", "text_pair": "second text"}
+    shown = []
     for row in rows:
-        texts = [escape(row[key]) for key in ("text", "text_pair") if key in row]
+        texts = {names[key]: row[key] for key in names if key in row}
         if "score" in row:
-            board.add_row(*texts, f"{row['score']:.3f}")
+            shown.append(texts | {"answer": number(row["score"])})
         else:
-            board.add_row(*texts, escape(row["label"]), f"{row['probabilities'][row['label']]:.3f}")
-    Console().print(board)
+            shown.append(texts | {"answer": row["label"], "probability": number(row["probabilities"][row["label"]])})
+    table(shown, f"{path} at {mark}, {model}", wrap=True)
 
 
 def answers(rows: list[dict[str, Any]], path: str, mark: str, model: str) -> None:
-    """Each question with its answer highlighted where it stands, and what else was thought of."""
-    console = Console()
-    console.print(escape(f"{path} at {mark}, {model}"), style="italic", highlight=False)
+    """Each question with its answer highlighted in the context, and alternatives."""
+    console = Console(highlight=False)
+    console.print(escape(f"{path} at {mark}, {model}"), style="italic")
     for row in rows:
-        console.print(f"\n[bold]{escape(row['question'])}[/]", highlight=False)
+        console.print(f"\n[bold]{escape(row['question'])}[/]")
         if row["answer"]:
             context, start, end = row["context"], row["start"], row["end"]
             before, after = context[max(0, start - AROUND) : start], context[end : end + AROUND]
             left, right = "…" * (start > AROUND), "…" * (end + AROUND < len(context))
-            console.print(
-                f"  {left}{escape(before)}[bold green]{escape(row['answer'])}[/]{escape(after)}{right}", highlight=False
-            )
-            console.print(f"  characters {start} to {end}, probability {row['probability']:.2f}", highlight=False)
+            console.print(f"  {left}{escape(before)}[bold green]{escape(row['answer'])}[/]{escape(after)}{right}")
+            console.print(f"  characters {start} to {end}, probability {row['probability']:.2f}")
         else:
-            console.print("  [yellow]the text does not answer this[/]", highlight=False)
+            console.print("  [yellow]no answer in the text[/]")
         others = [o for o in row["alternatives"] if o["start"] != row["start"] or o["end"] != row["end"]]
         listed = "; ".join(f"{escape(str(o['answer']))} ({o['probability']:.2f})" for o in others)
-        console.print(
-            f"  no answer against the best one: {row['no_answer']:.2f} (limit {row['threshold']:.2f})"
-            + (f"; also: {listed}" if listed else ""),
-            highlight=False,
-            style="dim",
-        )
+        also = f"; also: {listed}" if listed else ""
+        limit = f"(threshold {row['threshold']:.2f})"
+        console.print(f"  no answer against the best answer: {row['no_answer']:.2f} {limit}{also}", style="dim")
 
 
-def listing(what: str) -> list[dict[str, Any]]:
+def listing(what: str) -> list[Row]:
+    """The rows of `bertvision ls`."""
     if what == "tasks":
         from bertvision.tasks import tasks
 
@@ -206,17 +172,12 @@ def listing(what: str) -> list[dict[str, Any]]:
     if what == "heads":
         from bertvision.heads import SETS, heads
 
-        default = SETS["default"].split(",")
-        return [
-            {
-                "name": n,
-                "kinds": ", ".join(heads[n].kinds),
-                "source": heads[n].source,
-                "default": "yes" if n in default else "",
-                "about": heads[n].about,
-            }
-            for n in heads
-        ]
+        rows = []
+        for name in heads:
+            head, default = heads[name], "yes" if name in SETS["default"].split(",") else ""
+            row = {"name": name, "kinds": ", ".join(head.kinds), "source": head.source, "default": default}
+            rows.append(row | {"about": head.about})
+        return rows
     if what == "backbones":
         from bertvision.backbones import backbones
 
@@ -226,60 +187,39 @@ def listing(what: str) -> list[dict[str, Any]]:
 
 
 def league(rows: list[dict[str, Any]], metric: str) -> None:
-    """All models of some runs, best on held-out data first."""
-    board = Table(title=f"by held-out {metric}", caption="◆ no model with as few parameters scores higher")
-    for name in ("", "model", "run", "epochs", f"held-out {metric} \\[95%]", f"dev {metric}"):
-        board.add_column(name, no_wrap=name == "model")
-    for name in ("parameters", "seconds"):
-        board.add_column(name, justify="right")
-    for row in rows:
-        held = row["held_out"]
-        board.add_row(
-            "◆" if row["front"] else "",
-            row["model"],
-            escape(row["run"]),
-            row["epoch"],
-            rf"{held['value']:.3f} \[{held['low']:.3f}, {held['high']:.3f}]",
-            f"{row['dev']['value']:.3f}",
-            f"{row['parameters']:,}",
-            f"{row['seconds']:.0f}",
-        )
-    Console().print(board)
+    """All models of some runs, best held-out score first."""
+    shown = [
+        {
+            "model": row["model"],
+            "": "◆" if row["front"] else "",
+            "run": row["run"],
+            "epochs": row["epoch"],
+            f"held-out {metric} [95%]": interval(Score(**row["held_out"])),
+            f"dev {metric}": number(row["dev"]["value"]),
+            "parameters": row["parameters"],
+            "seconds": round(row["seconds"]),
+        }
+        for row in rows
+    ]
+    table(shown, f"by held-out {metric}", "◆ no model with as few parameters scores higher")
 
 
 def analysis(run: str, name: str, title: str, note: str, rows: list[dict[str, Any]]) -> None:
     """One table of `bertvision analyse`."""
-    console = Console()
-    console.print(f"\n[bold]{escape(f'{run}: ' if run else '')}{escape(title)}[/] [dim]({name})[/]", highlight=False)
+    console = Console(highlight=False)
+    console.print(f"\n[bold]{escape(f'{run}: ' if run else '')}{escape(title)}[/] [dim]({name})[/]")
     if note:
-        console.print(f"[dim]{escape(note)}[/]", highlight=False)
+        console.print(f"[dim]{escape(note)}[/]")
     rows, left = rows[:MOST_ROWS], len(rows) - MOST_ROWS
     first, *others = rows[0]
-    if [row[first] for row in rows] == others:  # a matrix, whose names would not fit above its columns
+    if [row[first] for row in rows] == others:  # a matrix: number its columns, whose names are too long
         numbers = {other: str(i) for i, other in enumerate(others, 1)}
         rows = [
             {first: f"{numbers[row[first]]} {row[first]}"} | {n: row[o] for o, n in numbers.items()} for row in rows
         ]
     table([{key: _short(value) for key, value in row.items()} for row in rows])
     if left > 0:
-        console.print(f"[dim]... and {left} more rows: --json shows all[/]", highlight=False)
-
-
-def cut(path: str, found: dict[str, Any]) -> None:
-    """Before and after."""
-    console = Console()
-    console.print(f"{found['layers']} of {found['of']} layers kept: {escape(path)}", highlight=False)
-    rows = []
-    for side in ("before", "after"):
-        values, score = found[side], found[side]["score"]
-        rows.append({
-            "": side, "model": values["model"],
-            "score [95%]": f"{score['value']:.3f} [{score['low']:.3f}, {score['high']:.3f}]",
-            "encoder parameters": values["encoder_parameters"],
-            "ms, one text": f"{values['milliseconds_alone']:.1f}",
-            "ms, of many": f"{values['milliseconds_each_together']:.1f}",
-        })  # fmt: skip
-    table(rows)
+        console.print(f"[dim]... and {left} more rows: use --json to see all[/]")
 
 
 def _short(value: Any) -> Any:
@@ -288,13 +228,25 @@ def _short(value: Any) -> Any:
     return value[: LONGEST - 1] + "…" if isinstance(value, str) and len(value) > LONGEST else value
 
 
-def table(rows: list[dict[str, Any]]) -> None:
-    board = Table()
-    for number, (name, value) in enumerate(rows[0].items()):
+def cut(path: str, found: Cut) -> None:
+    """The model before and after its encoder was cut."""
+    _say(f"{found.layers} of {found.of} layers kept: {path}")
+    rows = []
+    for name, side in (("before", found.before), ("after", found.after)):
+        row = {"": name, "model": side.model, "score [95%]": interval(side.score)}
+        row |= {"encoder parameters": f"{side.encoder_parameters:,}", "ms, one text": f"{side.milliseconds_alone:.1f}"}
+        rows.append(row | {"ms per text, batch": f"{side.milliseconds_each_together:.1f}"})
+    table(rows)
+
+
+def table(rows: Sequence[Row], title: str = "", caption: str = "", wrap: bool = False) -> None:
+    """Rows with the same keys. The first column is never wrapped, unless `wrap` is set."""
+    board = Table(title=escape(title) or None, caption=caption or None)
+    for position, (name, value) in enumerate(rows[0].items()):
         board.add_column(
             escape(name.replace("_", " ")),
-            no_wrap=number == 0,
-            overflow="fold",  # a narrow terminal shows less at once, but nothing is lost
+            no_wrap=position == 0 and not wrap,
+            overflow="fold",  # a narrow terminal wraps cells, so that nothing is lost
             justify="right" if isinstance(value, int) else "left",
         )
     for row in rows:
@@ -302,7 +254,9 @@ def table(rows: list[dict[str, Any]]) -> None:
     Console().print(board)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any) -> str | Text:
     if value is None:
         return "-"
+    if isinstance(value, Text):
+        return value
     return f"{value:,}" if isinstance(value, int) else escape(str(value))

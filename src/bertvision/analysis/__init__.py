@@ -1,4 +1,4 @@
-"""Analyses: what a finished run teaches. Each is a function from `Evidence` to plain tables; one file per theme.
+"""Analyses of a finished run. Each is a function from `Evidence` to tables of plain values; one file per topic.
 
 >>> tables = bertvision.analyse("runs/squad2")
 >>> tables["overlap"][0].rows
@@ -18,30 +18,31 @@ KINDS = ("class", "score", "span")
 
 @dataclass(frozen=True)
 class Table:
-    """What was found: rows of plain values with the same keys, for a terminal, a page, JSON or a data frame."""
+    """Rows of plain values with the same keys, for a terminal, a page, JSON or a data frame."""
 
     title: str
     note: str  # how to read it
     rows: list[dict[str, Any]]
 
 
+Finder = Callable[["Evidence"], list[Table]]
+
+
 @dataclass(frozen=True)
 class Analysis:
     """One line of `bertvision ls analyses`."""
 
-    find: Callable[["Evidence"], list[Table]]
+    find: Finder
     about: str
     kinds: tuple[str, ...]
-    deep: bool  # does it need the encoder (minutes), or only what the run has kept (an instant)?
+    deep: bool  # whether it runs the encoder (minutes) or only reads what the run has saved (seconds)
 
 
 analyses: Registry[Analysis] = Registry("analysis", __name__, "analyses")
 
-Finder = Callable[["Evidence"], list[Table]]
-
 
 def register(name: str, about: str, *, kinds: Sequence[str] = KINDS, deep: bool = False) -> Callable[[Finder], Finder]:
-    """Decorator: the function below makes the tables of the analysis `name`; none where it has nothing to say."""
+    """Decorator for a function that makes the tables of the analysis `name`; it may return none."""
 
     def add(find: Finder) -> Finder:
         analyses.add(name, Analysis(find, about, tuple(kinds), deep))

@@ -1,7 +1,7 @@
-"""Run analyses on a finished run."""
+"""Run the analyses that apply to a finished run."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,15 @@ from bertvision.analysis import Table, analyses
 from bertvision.analysis.evidence import Evidence
 from bertvision.errors import UserError
 from bertvision.progress import Progress
+
+
+@dataclass
+class Outcome:
+    """What the analyses of a run gave. An analysis with nothing to show is in none of the three."""
+
+    tables: dict[str, list[Table]] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)  # analysis -> the reason
+    pending: list[str] = field(default_factory=list)  # deep analyses that have not been computed yet
 
 
 def analyse(
@@ -19,33 +28,46 @@ def analyse(
     tolerance: float = 0.5,
     progress: Progress | None = None,
 ) -> dict[str, list[Table]]:
-    """name -> tables, of all analyses that suit the run, or of those in `only`.
+    """Return name -> tables of all analyses that apply to the run, or of those in `only`.
 
-    Those that need the encoder are left out, unless they are asked for (`deep` asks for all) or were made before: then
-    the run directory has them.
+    Deep analyses, which need the encoder, are included if they are in `only`, if `deep` is set, or if the run
+    directory has their result already.
     """
     if tolerance < 0:
-        raise UserError(f"--tolerance {tolerance} must not be negative.")
+        raise UserError(f"--tolerance must not be negative; got {tolerance}.")
     evidence = Evidence(reference, tolerance, progress)
-    found = {}
-    for name in only or analyses:
+    for name in only:
+        if evidence.kind not in analyses[name].kinds:
+            kinds = " and ".join(analyses[name].kinds)
+            raise UserError(f"'{name}' is for {kinds}; this run is of kind {evidence.kind}.")
+    outcome = conduct(evidence, only or analyses, deep=deep or bool(only), strict=bool(only))
+    for name, reason in outcome.skipped.items():
+        evidence.progress.say(f"skipped {name}: {reason}")
+    return outcome.tables
+
+
+def conduct(
+    evidence: Evidence, names: Iterable[str] = analyses, *, deep: bool = False, strict: bool = False
+) -> Outcome:
+    """Run the analyses that suit the run's kind. An analysis that fails is skipped or, if `strict`, raises."""
+    outcome = Outcome()
+    for name in names:
         analysis = analyses[name]
         if evidence.kind not in analysis.kinds:
-            if only:
-                raise UserError(f"'{name}' is for {' and '.join(analysis.kinds)}; this run is of kind {evidence.kind}.")
             continue
-        if analysis.deep and not (only or deep or evidence.has(name)):
+        if analysis.deep and not (deep or evidence.has(name)):
+            outcome.pending.append(name)
             continue
         try:
             tables = [table for table in analysis.find(evidence) if table.rows]
-        except UserError as error:
-            if only:
+        except (UserError, OSError) as error:
+            if strict:
                 raise
-            evidence.progress.say(f"{name} left out: {error}")
-            continue
-        if tables:
-            found[name] = tables
-    return found
+            outcome.skipped[name] = str(error)
+        else:
+            if tables:
+                outcome.tables[name] = tables
+    return outcome
 
 
 def plain(found: dict[str, list[Table]]) -> dict[str, Any]:

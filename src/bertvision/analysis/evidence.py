@@ -1,4 +1,4 @@
-"""What analyses go by: a run at one mark, what its models said of the dev examples, and the examples themselves."""
+"""What analyses read: a run at one mark, its models' predictions for the dev examples, and the examples themselves."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -10,46 +10,47 @@ import numpy as np
 from bertvision.errors import UserError
 from bertvision.metrics.glue import decide
 from bertvision.progress import Progress
-from bertvision.runs import open_run, read_json, write_json
+from bertvision.records import ENCODER, GREEDY, MAX, MarkRecord, read_json, write_json
+from bertvision.runs.directory import open_run
 from bertvision.tasks import load as load_task
-from bertvision.training.setting import parts_of
-from bertvision.types import HELD_OUT, Examples
+from bertvision.prepare import parts_of
+from bertvision.types import Examples
 
-NEAR = 0.1  # a score counts as right within this share of the range of all scores
+NEAR = 0.1  # a score is right within this share of the range of all scores
 
 
 class Evidence:
-    """Dev predictions of every model at one mark; `tolerance` and `progress` are for analyses that compute."""
+    """Predictions of every model at one mark, for the split to report.
+
+    Args:
+        reference: a run directory, or RUN@MARK.
+        tolerance: points that may be lost, for the analysis `depth`.
+        progress: where analyses that compute show how far they are.
+    """
 
     def __init__(self, reference: str | Path, tolerance: float = 0.5, progress: Progress | None = None) -> None:
         self.run, self.mark = open_run(reference)
         self.tolerance, self.progress = tolerance, progress or Progress(quiet=True)
-        self.info, self.scores = self.run.info, self.run.scores
-        self.entry = self.run.mark(self.mark)
-        self.kind, self.labels = str(self.info["kind"]), tuple(self.info["labels"])
-        self.metric = str(self.scores["metric"])
-        self.options = self.run.record.recipe
-        kept = self.run.predictions(self.mark)
-        self.split = next((name for name in kept if name.startswith("dev")), HELD_OUT)
-        self._kept = kept[self.split]
+        self.record, self.results = self.run.record, self.run.results
+        self.recipe, self.kind, self.labels = self.record.recipe, self.record.kind, self.record.labels
+        self.mark_record, self.metric = self.results.at(self.mark), self.results.metric
+        self.split = self.mark_record.split
+        self.roles = roles_of(self.mark_record)
+        self._kept = self.run.predictions(self.mark)[self.split]
         self.targets: np.ndarray = self._kept["targets"]
         self.outputs: dict[str, np.ndarray] = self._kept["outputs"]
 
-    @cached_property
-    def roles(self) -> dict[str, str]:
-        return roles_of(self.entry)
-
     @property
     def encoder_folder(self) -> str:
-        """Where the encoder lies whose states the run's heads read."""
-        store = self.info.get("store")
-        where = str(self.run.mark_folder(self.mark) / "encoder") if store is None else store["encoder"]
-        if where is None:
+        """The folder of the encoder whose states the run's heads read."""
+        if self.record.store is None:
+            return str(self.run.mark_folder(self.mark) / "encoder")
+        if self.record.store.encoder is None:
             raise UserError(f"'{self.run.path}' was trained on imported states, whose encoder is not known.")
-        return where
+        return self.record.store.encoder
 
     def kept(self, name: str, compute: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """Rows that took long to find: from the run directory, or found now and kept there."""
+        """The rows of a deep analysis: from the run directory, or computed now and saved there."""
         file = self._file(name)
         if not file.exists():
             rows = compute()
@@ -66,11 +67,11 @@ class Evidence:
     def said(self, what: str, model: str) -> np.ndarray:
         """`answers`, `seconds` or `nulls` of a model, for spans."""
         if model not in self._kept[what]:
-            raise UserError(f"'{self.run.path}' did not keep {what}: it was made by an earlier version.")
+            raise UserError(f"'{self.run.path}' did not save {what}: it was made by an earlier version.")
         return self._kept[what][model]
 
     def quality(self, model: str) -> np.ndarray:
-        """(N,) between 0 and 1: how right each answer is. Of classes 0 or 1, of spans F1, of scores whether near."""
+        """(N,) from 0 to 1: for classes 0 or 1, for spans F1, for scores whether the prediction is near."""
         values = self.outputs[model]
         if self.kind == "span":
             return values[:, 1]
@@ -79,23 +80,25 @@ class Evidence:
         return (np.abs(values[:, 0] - self.targets) <= NEAR * np.ptp(self.targets)).astype(float)
 
     def right(self, model: str) -> np.ndarray:
-        """(N,) bool: answered exactly (of scores: nearly) right."""
+        """(N,) bool: exactly right or, for scores, near."""
         return self.outputs[model][:, 0] == 1 if self.kind == "span" else self.quality(model) == 1
 
     @cached_property
     def parts(self) -> dict[str, Examples]:
-        """The run's data, read again from where it was."""
-        if "store" in self.info:
-            raise UserError(f"'{self.run.path}' was trained on a store, which keeps no texts.")
-        found = parts_of(load_task(self.options), self.options)
+        """The run's data by split, read again from its source."""
+        if self.record.store is not None:
+            raise UserError(f"'{self.run.path}' was trained on a store, which has no texts.")
+        if self.record.in_memory:
+            raise UserError(f"The data of '{self.run.path}' was given in memory: its texts cannot be read again.")
+        found = parts_of(load_task(self.recipe), self.recipe)
         for name, part in found.items():
-            if part.digest() != self.info["data"].get(name, {}).get("sha256"):
-                raise UserError(f"The {name} data of '{self.run.path}' has changed since: its texts cannot be shown.")
+            if name not in self.record.data or part.digest() != self.record.data[name].sha256:
+                raise UserError(f"The {name} data of '{self.run.path}' has changed since the run: no texts are shown.")
         return found
 
     @property
     def examples(self) -> Examples:
-        """The examples that the predictions are of."""
+        """The examples of the predictions."""
         return self.parts[self.split]
 
     @cached_property
@@ -105,19 +108,19 @@ class Evidence:
         return np.array([len(f"{a} {b}".split()) for a, b in zip(self.examples.texts, pairs, strict=True)])
 
     def named(self, target: Any) -> str:
-        """A target as people write it."""
+        """A target as users write it."""
         if self.kind == "span":
             return "answerable" if target else "unanswerable"
         return self.labels[int(target)] if self.kind == "class" else f"{float(target):g}"
 
 
-def roles_of(entry: dict[str, Any]) -> dict[str, str]:
-    """The models that most tables are about: role -> name, at a mark. The selected one is often one of the others."""
+def roles_of(mark: MarkRecord) -> dict[str, str]:
+    """Role -> model, of the models that most tables compare. The selected model often has another role too."""
     found = {
-        "encoder": "encoder",
-        "best head": entry["best_head"],
-        "ensemble (max)": "ensemble-max",
-        "ensemble (greedy)": "ensemble-greedy",
-        "selected": entry["selected"],
+        "encoder": ENCODER,
+        "best head": mark.best_head,
+        "ensemble (max)": MAX,
+        "ensemble (greedy)": GREEDY,
+        "selected": mark.selected,
     }
-    return {role: name for role, name in found.items() if name in entry[HELD_OUT]}
+    return {role: model for role, model in found.items() if model in mark.models}

@@ -1,4 +1,4 @@
-"""Heads made for a question: trained on the states of a run's encoder as it is at one mark, all else as in the run."""
+"""Train heads on the states of a run's encoder at one mark, with the run's other options."""
 
 import tempfile
 from collections.abc import Sequence
@@ -9,45 +9,42 @@ import numpy as np
 
 from bertvision.analysis.evidence import Evidence
 from bertvision.errors import Interrupted
-from bertvision.heads.variants import parse, without
-from bertvision.training.checkpoints import POLISHED
+from bertvision.records import ModelName
 from bertvision.training.fit import fit
+from bertvision.types import HELD_OUT
 
 SEEDS = 3
 
 
 def usual(evidence: Evidence) -> str:
-    """The head that questions are asked with: normalised, so that layers weigh alike."""
+    """The head to probe with. It normalises states, so that layers have equal scale."""
     return "adapter-64-normalised" if evidence.kind == "span" else "adapter-64-views"
 
 
 def probe(evidence: Evidence, heads: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     """label without seed -> a row per seed: `seed`, `held_out`, `dev` (the task's metric)."""
-    _ = evidence.parts  # heads trained on other data would say nothing of this run
-    best = evidence.entry["best_head"]
-    way = evidence.entry["pairs"].get(best, "joint") if evidence.info["shape"]["pairs"] else "auto"
-    way = "joint" if evidence.info.get("windowed") else way
+    _ = evidence.parts  # raises if the data has changed: the heads would not be comparable with the run's
+    record, mark = evidence.record, evidence.mark_record
+    way = mark.ways.get(mark.best_head or "", "joint") if record.shape.paired else "auto"
+    way = "joint" if record.windowed else way
     with tempfile.TemporaryDirectory(dir=evidence.run.path, prefix="probe-") as folder:
-        options = replace(
-            evidence.run.record.request, backbone=evidence.encoder_folder, heads=",".join(heads), epochs="0", marks="0",
-            budget=None, limit=evidence.options.limit, polish=None, pairs=way, out=f"{folder}/run",
+        request = replace(
+            record.request, backbone=evidence.encoder_folder, heads=",".join(heads), epochs="0", marks="0",
+            budget=None, limit=record.recipe.limit, polish=None, pairs=way, out=f"{folder}/run",
         )  # fmt: skip
         try:
-            scores = fit(options, progress=evidence.progress).scores
+            found = fit(request, progress=evidence.progress).results.marks[0]
         except Interrupted:
-            raise Interrupted("Interrupted; nothing of this analysis was kept.") from None
-    found: dict[str, list[dict[str, Any]]] = {}
-    entry = scores["marks"][0]
-    for label in entry["pairs"]:
-        head = label.removesuffix(POLISHED)
-        name = without(head, "seed")
-        values = {split: entry[split][label][evidence.metric]["value"] for split in ("held_out", evidence.split)}
-        found.setdefault(name, []).append({"seed": parse(head).seed or 0, "held_out": values["held_out"],
-                                           "dev": values[evidence.split]})  # fmt: skip
-    return found
+            raise Interrupted("Interrupted; nothing of this analysis was saved.") from None
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for name in map(ModelName.parse, found.ways):
+        held_out, dev = (found.score(str(name), evidence.metric, split).value for split in (HELD_OUT, evidence.split))
+        row = {"seed": name.variant.seed or 0, "held_out": held_out, "dev": dev}
+        rows.setdefault(name.without("seed").label, []).append(row)
+    return rows
 
 
 def summed(rows: list[dict[str, Any]], split: str) -> dict[str, float]:
-    """Mean over seeds, and the least and the most of them."""
+    """Mean, minimum and maximum over seeds."""
     values = [row[split] for row in rows]
     return {"value": float(np.mean(values)), "low": min(values), "high": max(values)}

@@ -1,20 +1,21 @@
-"""The content of a report, section by section, whatever it is written as."""
+"""The content of a report, section by section, independent of the format it is written in."""
 
 import shlex
 from fractions import Fraction
 from typing import Any
 
 from bertvision.analysis import Table, analyses
-from bertvision.errors import UserError
+from bertvision.formats import after, spaced
 from bertvision.league import league
 from bertvision.options import Request, flag
+from bertvision.recipe import Recipe
+from bertvision.records import RunRecord
 from bertvision.reports import summary
 from bertvision.reports.excerpts import cards
 from bertvision.reports.findings import Finding
-from bertvision.reports.formats import after
-from bertvision.reports.parts import Code, Found, Item, Section
+from bertvision.reports.parts import Code, Item, Plot, Section
 
-# Sections in the order they are read, with the analyses that each shows.
+# Sections in order, with the analyses that each shows.
 PLAN = {
     "Learning curves": ("curve", "shares", "less-data"),
     "League table": (),
@@ -23,7 +24,7 @@ PLAN = {
     "Calibration": ("calibration", "coverage"),
     "Cost": ("cost",),
 }
-NOTHING = {"layers": "No head of this run weighs layers in a way that can be read, nor were layers tried alone."}
+NOTHING = {"layers": "No head of this run has comparable layer weights, and none was solved layer by layer."}
 
 
 def title_of(found: list[Finding]) -> str:
@@ -33,6 +34,7 @@ def title_of(found: list[Finding]) -> str:
 
 
 def written(found: list[Finding]) -> list[Section]:
+    """All sections: of one run, or of several runs together and then of each."""
     if len(found) == 1:
         return _run(found[0], "", 1)
     sections = _comparison(found)
@@ -45,7 +47,7 @@ def written(found: list[Finding]) -> list[Section]:
 def _run(finding: Finding, prefix: str, level: int) -> list[Section]:
     made = [Section("Summary", f"{prefix}summary", summary.sentences(finding), [summary.facts(finding)], level)]
     placed = {name for names in PLAN.values() for name in names}
-    plan = PLAN | {"Other findings": tuple(name for name in analyses if name not in placed)}
+    plan = PLAN | {"Other analyses": tuple(name for name in analyses if name not in placed)}
     for title, names in plan.items():
         items = [item for name in names for item in _items(finding, name)]
         if title == "League table":
@@ -56,7 +58,7 @@ def _run(finding: Finding, prefix: str, level: int) -> list[Section]:
         lines += finding.missing(names)
         if items or lines:
             made.append(Section(title, f"{prefix}{title.lower().replace(' ', '-')}", lines, items, level))
-    made.append(Section("How to reproduce", f"{prefix}reproduce", [], _reproduce(finding.info), level))
+    made.append(Section("How to reproduce", f"{prefix}reproduce", [], _reproduce(finding.record), level))
     return made
 
 
@@ -66,19 +68,18 @@ def _items(finding: Finding, name: str) -> list[Item]:
         return []
     if name == "errors":
         return [cards(table, finding.evidence.kind) for table in tables]
-    return [Found(name, tables, [_narrowed(finding, name, table) for table in tables])]
+    return [Plot(name, tables, [_narrowed(finding, name, table) for table in tables])]
 
 
 def _narrowed(finding: Finding, name: str, table: Table) -> Table:
-    """What one figure can show: the mark that the report is about, or the best head."""
+    """What one figure can show: the mark of the report, or the best head."""
     rows = table.rows
     if name == "less-data" or "weight" in rows[0]:
-        here = [row for row in rows if row["epochs"] == finding.mark]
         latest = max(rows, key=lambda row: Fraction(row["epochs"]))["epochs"]
-        rows = here or [row for row in rows if row["epochs"] == latest]
-        return Table(f"{table.title}, {after(rows[0]['epochs'])}", table.note, rows)
+        mark = finding.mark if any(row["epochs"] == finding.mark for row in rows) else latest
+        return Table(f"{table.title}, {after(mark)}", table.note, [row for row in rows if row["epochs"] == mark])
     if name == "transfer":
-        best = finding.evidence.entry["best_head"]
+        best = finding.evidence.mark_record.best_head
         shown = best if any(row["head"] == best for row in rows) else rows[0]["head"]
         rows = [row for row in rows if row["head"] == shown and row["metric"] == finding.metric]
         return Table(f"{table.title}: {shown}", table.note, rows)
@@ -86,7 +87,7 @@ def _narrowed(finding: Finding, name: str, table: Table) -> Table:
 
 
 def _comparison(found: list[Finding]) -> list[Section]:
-    """What several runs have in common: shown once, before each has its own sections."""
+    """What several runs share, before each has its own sections."""
     apart = summary.differences(found)
     items: list[Item] = [summary.overview(found), *([apart] if apart.rows else [])]
     sections = [Section("Summary", "summary", summary.sentences_of_all(found), items)]
@@ -94,88 +95,78 @@ def _comparison(found: list[Finding]) -> list[Section]:
     for finding in found:
         groups.setdefault((finding.task, finding.metric), []).append(finding)
     shared = [group for group in groups.values() if len(group) > 1]
-    for title, anchor, listed in (
-        ("Learning curves", "learning-curves", [item for group in shared for item in _curves(group)]),
-        ("League table", "league-table", [item for group in shared for item in _league(group)]),
-        ("Cost", "cost", [item for group in shared for item in _score_against_cost(_distinct(group))]),
-    ):
+    for title, make in (("Learning curves", _curves), ("League table", _league), ("Cost", _score_against_cost)):
+        listed = [item for group in shared for item in make(group)]
         if listed:
-            sections.append(Section(f"{title} of all runs", anchor, [], listed))
+            sections.append(Section(f"{title} of all runs", title.lower().replace(" ", "-"), [], listed))
     return sections
 
 
-def _distinct(found: list[Finding]) -> list[Finding]:
-    """Two marks of a run have one curve."""
-    first = {finding.evidence.run.path: finding for finding in reversed(found)}
-    return [finding for finding in found if finding in first.values()]
-
-
 def _curves(found: list[Finding]) -> list[Item]:
-    rows = [row for one in _distinct(found) for row in _curve_rows(one, True) if row["role"] in ("encoder", "selected")]
+    rows = [row for row in _curve_rows(found) if row["role"] in ("encoder", "selected")]
     title = f"{found[0].task}: {found[0].split} {found[0].metric} over fine-tuning"
-    note = "What was selected at each mark (solid) and the encoder (dotted)."
-    return [Found("curves-of-runs", [], [Table(title, note, rows)])] if rows else []
-
-
-def _curve_rows(finding: Finding, named: bool) -> list[dict[str, Any]]:
-    tables = finding.tables.get("curve", [])
-    return [({"run": finding.label} if named else {}) | row for table in tables for row in table.rows]
+    note = "The model selected at each mark (solid) and the encoder (dotted)."
+    return [Plot("curves-of-runs", [], [Table(title, note, rows)])] if rows else []
 
 
 def _score_against_cost(found: list[Finding]) -> list[Item]:
-    rows = [row for finding in found for row in _curve_rows(finding, len(found) > 1)]
+    rows = _curve_rows(found)
     title = f"{found[0].split} {found[0].metric} against time"
-    note = "Seconds of the run up to each mark, with every head and every evaluation in it."
-    return [Found("score-against-cost", [], [Table(title, note, rows)])] if rows else []
+    note = "Time of the run up to each mark, including all heads and evaluations."
+    return [Plot("score-against-cost", [], [Table(title, note, rows)])] if rows else []
+
+
+def _curve_rows(found: list[Finding]) -> list[dict[str, Any]]:
+    """The learning curves of all runs; two marks of the same run have one curve."""
+    first = {finding.evidence.run.path: finding for finding in reversed(found)}
+    rows = []
+    for finding in [finding for finding in found if finding in first.values()]:
+        label = {"run": finding.label} if len(found) > 1 else {}
+        rows += [label | row for table in finding.tables.get("curve", []) for row in table.rows]
+    return rows
 
 
 def _league(found: list[Finding]) -> list[Item]:
-    try:
-        metric, ranked = league([finding.reference for finding in found])
-    except (UserError, LookupError):
-        return []
+    metric, ranked = league([finding.reference for finding in found])
     labels = {(str(finding.evidence.run.path), finding.mark): finding.label for finding in found}
     rows, several = [], len(found) > 1
     for row in ranked:
-        where = {"run": labels.get((row["run"], row["epoch"]), row["run"]), "epochs": row["epoch"]} if several else {}
+        where = {"run": labels[row["run"], row["epoch"]], "epochs": row["epoch"]} if several else {}
         cost = {"parameters": row["parameters"]} | ({"seconds": row["seconds"]} if several else {})
-        rows.append({"model": row["model"], **where, "held-out": row["held_out"], "dev": row["dev"], **cost,
-                     "front": row["front"]})  # fmt: skip
+        scores = {"held-out": row["held_out"], "dev": row["dev"]}
+        rows.append({"model": row["model"], **where, **scores, **cost, "front": row["front"]})
     here = "" if several else f"{after(found[0].mark).capitalize()}."
-    note = "◆: no model with as few parameters scores higher. Ensembles have none of their own, and are left out."
+    note = f"{here} ◆: no model with as few parameters scores higher. Ensembles have no parameters and are not listed."
+    ranking = Table(f"Encoder and heads by held-out {metric}", note.strip(), rows)
     drawn = Table(f"Held-out {metric} against parameters", "", rows)
-    ranking = Table(f"Encoder and heads by held-out {metric}", f"{here} {note}".strip(), rows)
-    return [ranking, Found("league", [], [drawn])] if rows else []
+    return [ranking, Plot("league", [], [drawn])] if rows else []
 
 
-def _reproduce(info: dict[str, Any]) -> list[Item]:
+def _reproduce(record: RunRecord) -> list[Item]:
     items: list[Item] = []
-    if "store" not in info:  # what `train` was told is partly the store's
-        items.append(Code(f"Spelled out{_but(info.get('plan', {}))}", spelled_out(info["options"])))
-    items.append(Code("As it was called", str(info["command"])))
-    digests = [{"what": f"{name.replace('_', '-')} data", "examples": part["examples"], "sha256": part["sha256"]}
-               for name, part in info["data"].items()]  # fmt: skip
-    for what, key in (("encoder's weights", "weights_sha256"), ("tokenizer", "tokenizer_sha256")):
-        if info.get(key):
-            digests.append({"what": what, "examples": None, "sha256": info[key]})
-    items.append(Table("Digests", "Of the texts and targets, and of the encoder before fine-tuning.", digests))
-    known = {**info["versions"], **info["machine"]}
-    rows = [{"what": name, "is": str(value)} for name, value in known.items()]
+    if record.store is None and not record.in_memory:  # `train` takes some options from the store
+        plan = record.plan
+        changed = plan.changed_at if plan else None
+        but = f" (except the learning rate of the first {changed} steps, which the --budget changed)" if changed else ""
+        items.append(Code(f"All options{but}", spelled_out(record.recipe)))
+    items.append(Code("Original command", record.command))
+    digests: list[dict[str, Any]] = [
+        {"what": f"{spaced(name)} data", "examples": part.examples, "sha256": part.sha256}
+        for name, part in record.data.items()
+    ]
+    for what, digest in (("encoder weights", record.weights_sha256), ("tokenizer", record.tokenizer_sha256)):
+        if digest:
+            digests.append({"what": what, "examples": None, "sha256": digest})
+    items.append(Table("Digests", "Of texts and targets, and of the encoder before fine-tuning.", digests))
+    rows = [{"what": name, "is": str(value)} for name, value in (record.versions | record.machine).items()]
     return [*items, Table("Versions and machine", "", rows)]
 
 
-def _but(plan: dict[str, Any]) -> str:
-    """What a budget changed half-way through cannot be spelled out."""
-    if plan.get("changed_at") is None:
-        return ""
-    return f" (but the learning rate of the first {plan['changed_at']} steps was that of {plan['epochs']} epochs)"
-
-
-def spelled_out(options: dict[str, Any]) -> str:
-    """The command with every option that is not the default, also those that were decided on the way."""
-    usual, words = Request().as_dict(), ["bertvision", "fit", str(options["task"])]
-    for name, value in options.items():
-        if name in ("task", "out", "budget") or value is None or value == usual.get(name):
+def spelled_out(recipe: Recipe) -> str:
+    """The command with every option that differs from the default, including those that were decided."""
+    usual, words = Request().as_dict(), ["bertvision", "fit", recipe.task]
+    for name, value in recipe.as_dict().items():
+        if name in ("task", "out", "budget") or value is None or value == usual[name]:
             continue
         words += [flag(name)] if value is True else [flag(name), str(value)]
     return shlex.join(words)

@@ -1,4 +1,4 @@
-// Draws the figures, sorts tables, switches the theme. Everything it needs is in the page.
+// Draws the figures, sorts tables and switches the theme. Everything it needs is in the page.
 (() => {
   "use strict";
   const root = document.documentElement;
@@ -15,18 +15,55 @@
   let chosen = remembered();
   const theme = () => chosen ?? (system.matches ? "dark" : "light");
 
-  // Figures: data and layout come with the page; colours of text, grid and heat maps are added here.
-  const figures = JSON.parse(document.getElementById("figures").textContent);
+  // Figures and plotly.js come compressed in base 85 (page.py), and are unpacked once the text can be read.
+  const DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;,=>?@^_`{|}~";
+  const VALUES = new Uint8Array(128);
+  [...DIGITS].forEach((digit, value) => { VALUES[digit.charCodeAt(0)] = value; });
+
+  function unpacked(id) {
+    const text = document.getElementById(id).textContent;
+    const groups = Math.ceil(text.length / 5);
+    const padded = text.padEnd(5 * groups, "~");
+    const bytes = new DataView(new ArrayBuffer(4 * groups));
+    for (let group = 0; group < groups; group++) {
+      let value = 0;
+      for (let at = 5 * group; at < 5 * group + 5; at++) value = 85 * value + VALUES[padded.charCodeAt(at)];
+      bytes.setUint32(4 * group, value);
+    }
+    const compressed = new Blob([bytes.buffer.slice(0, 4 * groups - (padded.length - text.length))]);
+    return new Response(compressed.stream().pipeThrough(new DecompressionStream("deflate"))).text();
+  }
+
+  async function load() {
+    const [data, library] = await Promise.all(["figures", "plotly"].map(unpacked));
+    const script = document.createElement("script");
+    script.textContent = library;
+    document.head.append(script);
+    return JSON.parse(data);
+  }
+
+  // Without figures the page still has all its numbers: show the tables.
+  function explain(error) {
+    for (const place of places) {
+      place.removeAttribute("style");
+      place.className = "missing";
+      place.textContent = `This browser cannot draw the figure (${error.message}). The numbers are in the tables.`;
+    }
+    for (const folded of document.querySelectorAll("details.numbers")) folded.open = true;
+  }
+
+  let figures = null; // as soon as they are loaded
   const places = [...document.querySelectorAll("[data-figure]")];
   const touch = matchMedia("(pointer: coarse)").matches;
 
+  // Data and layout come with the page; colours of text, grid and heat maps are added here.
   function dressed(figure, name) {
     const look = LOOKS[name];
     const { data, layout } = structuredClone(figure);
     layout.font = { color: look.text, size: 12, family: getComputedStyle(document.body).fontFamily };
     layout.paper_bgcolor = layout.plot_bgcolor = "rgba(0,0,0,0)";
     layout.hoverlabel = { ...layout.hoverlabel, bgcolor: look.ground, bordercolor: look.edge, font: { color: look.text } };
-    layout.dragmode = touch ? false : "zoom"; // a finger on a figure scrolls the page
+    layout.dragmode = touch ? false : "zoom"; // touching a figure scrolls the page
     const closer = (narrow.matches && layout.meta?.narrow) || {};
     for (const axis of ["xaxis", "yaxis"]) {
       layout[axis] = { ...layout[axis], ...closer[axis], gridcolor: look.line, linecolor: look.edge, zerolinecolor: look.edge };
@@ -45,11 +82,12 @@
     });
   }
 
-  // One figure at a time, so that the page can be read meanwhile.
+  // One figure at a time, so that the page stays responsive.
   async function drawAll() {
+    if (!figures) return;
     const name = theme();
     for (const place of places) {
-      if (name !== theme()) return; // switched while drawing: the other call draws them all
+      if (name !== theme()) return; // switched while drawing: another call draws them all
       await draw(place, name);
       await new Promise((ready) => setTimeout(ready));
     }
@@ -69,10 +107,10 @@
   });
   system.addEventListener("change", dress);
   narrow.addEventListener("change", drawAll);
-  addEventListener("beforeprint", () => places.forEach((place) => draw(place, "light"))); // paper is white
+  addEventListener("beforeprint", () => { if (figures) places.forEach((place) => draw(place, "light")); }); // paper is white
   addEventListener("afterprint", drawAll);
 
-  // Tables: a click on a header sorts by it, a second one the other way; what has no value stays last.
+  // Tables: a click on a header sorts by it, a second click reverses; missing values stay last.
   const key = (cell) => (cell.dataset.key === undefined ? cell.textContent : Number(cell.dataset.key));
   const compare = (a, b) =>
     typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true });
@@ -92,7 +130,7 @@
     body.append(...rows);
   });
 
-  // Contents: folded on a phone, and the section that is read is marked.
+  // Contents: folded on a phone; the current section is highlighted.
   const contents = document.querySelector("nav details");
   const fold = () => { contents.open = !narrow.matches; };
   narrow.addEventListener("change", fold);
@@ -105,4 +143,5 @@
   document.querySelectorAll("section").forEach((section) => seen.observe(section));
 
   dress();
+  load().then((loaded) => { figures = loaded; return drawAll(); }).catch(explain);
 })();

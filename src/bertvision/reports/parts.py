@@ -1,4 +1,4 @@
-"""What a report consists of, whatever it is written as."""
+"""The parts of a report, independent of the format it is written in."""
 
 from dataclasses import dataclass, field
 
@@ -6,8 +6,8 @@ from bertvision.analysis import Table
 
 
 @dataclass(frozen=True)
-class Found:
-    """What one analysis found: all its tables, and those (with fewer rows, perhaps) that a figure draws."""
+class Plot:
+    """The tables of one analysis, and those (often with fewer rows) that a figure draws."""
 
     name: str
     tables: list[Table]
@@ -16,7 +16,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Fact:
-    """A number worth a glance."""
+    """A key number."""
 
     label: str
     value: str
@@ -25,7 +25,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some text and what it is: "" as it stands, "right", "said", "both", or "cut" for what was left out."""
+    """Some text and its kind: "" for plain text, "right", "said", "both", or "cut" for an omission."""
 
     text: str
     kind: str = ""
@@ -33,7 +33,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Card:
-    """One mistake: the texts by what they are, and what is to be said of them."""
+    """One error: its texts by name, and what was answered."""
 
     texts: list[tuple[str, list[Piece]]]
     lines: list[tuple[str, str, str]]  # label, value, and "right", "said" or ""
@@ -48,18 +48,23 @@ class Cards:
 
 @dataclass(frozen=True)
 class Code:
-    """Something to copy."""
+    """Text to copy."""
 
     label: str
     text: str
 
 
-Item = Found | Table | Cards | Code | list[Fact]
+@dataclass(frozen=True)
+class Facts:
+    facts: list[Fact]
+
+
+Item = Plot | Table | Cards | Code | Facts
 
 
 @dataclass(frozen=True)
 class Section:
-    """Paragraphs are plain text, in which `...` stands for code. Level 2 belongs to the level 1 before it."""
+    """Paragraphs are plain text in which `...` is code. Sections of level 2 belong to the level 1 before them."""
 
     title: str
     anchor: str

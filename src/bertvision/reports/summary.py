@@ -1,161 +1,153 @@
-"""A report in three sentences: what won, by how much, and what it cost."""
+"""The summary of a report: which model was selected, how much better it is, and what it cost."""
 
 from typing import Any
 
 from bertvision.analysis import Table
 from bertvision.errors import UserError
-from bertvision.evaluation import compare
+from bertvision.inference.evaluate import compare
+from bertvision.formats import after, duration, interval, listed, number, size, spaced
+from bertvision.metrics.intervals import Score
+from bertvision.records import ENCODER
 from bertvision.reports.findings import Finding
-from bertvision.reports.formats import after, duration, interval, listed, number, size
-from bertvision.reports.parts import Fact
+from bertvision.reports.parts import Fact, Facts
+from bertvision.types import HELD_OUT
 
 
 def sentences(finding: Finding) -> list[str]:
-    """Of one run."""
-    return [_what(finding), _by_how_much(finding), _cost(finding)]
+    """The summary of one run."""
+    return [_selected(finding), _compared(finding), _cost(finding)]
 
 
-def _what(finding: Finding) -> str:
-    counts = {name: part["examples"] for name, part in finding.info["data"].items()}
-    on = f" on {counts[finding.split]:,} examples" if finding.split in counts else ""
-    chosen = f", chosen on {counts['held_out']:,} held-out ones" if "held_out" in counts else ""
+def _selected(finding: Finding) -> str:
+    data = finding.record.data
+    on = f" on {data[finding.split].examples:,} examples" if finding.split in data else ""
+    chosen = f" It was selected on {data[HELD_OUT].examples:,} held-out examples." if HELD_OUT in data else ""
     return (
-        f"{finding.task}: {finding.model} {after(finding.mark)} won, with {_split(finding)} {finding.metric}"
-        f" {interval(finding.score)}{on}{chosen}."
+        f"{finding.task}: {finding.model} {after(finding.mark)} has a {spaced(finding.split)} {finding.metric} of"
+        f" {interval(finding.score)}{on}.{chosen}"
     )
 
 
-def _by_how_much(finding: Finding) -> str:
+def _compared(finding: Finding) -> str:
+    if not finding.record.encoder_answered:
+        return "The encoder's own score is not known: its states were imported."
     parts = []
-    if not finding.evidence.run.encoder_answered:
-        return "What the encoder itself would answer is not known: its states were imported."
-    if finding.model != "encoder":
+    if finding.model != ENCODER:
         parts.append(f"{clearly(finding.above)} the encoder at the same mark ({interval(finding.above, True)})")
     if finding.mark != finding.last:
-        end = after(finding.last)
-        parts.append(f"{clearly(finding.above_last)} the encoder {end} ({interval(finding.above_last, True)})")
-    it = "The encoder itself won: no head or ensemble was better on held-out examples"
-    if finding.model == "encoder":
-        return f"{it}; it is {parts[0]}." if parts else f"{it}."
-    return f"It is {listed(parts)}."
+        change = finding.above_last
+        parts.append(f"{clearly(change)} the encoder {after(finding.last)} ({interval(change, True)})")
+    if finding.model != ENCODER:
+        return f"It is {listed(parts)}."
+    selected = "The encoder itself was selected: no head or ensemble is better on held-out examples"
+    return f"{selected}; it is {parts[0]}." if parts else f"{selected}."
 
 
-def clearly(found: dict[str, float]) -> str:
-    """A difference in words, to be followed by what it is a difference to."""
-    if found["low"] > 0:
+def clearly(change: Score) -> str:
+    """A difference in words, to be followed by the baseline."""
+    if change.low > 0:
         return "clearly above"
-    if found["high"] < 0:
+    if change.high < 0:
         return "clearly below"
-    return f"not clearly {'above' if found['value'] >= 0 else 'below'}"
+    return f"not clearly {'above' if change.value >= 0 else 'below'}"
 
 
 def _cost(finding: Finding) -> str:
-    costs, parts = finding.costs, []
-    if "seconds" in costs:
-        until = finding.evidence.entry["seconds"]
+    said, costs = [], finding.record.costs
+    if costs is not None:
+        until = finding.evidence.mark_record.seconds
         upto = f" ({duration(until)} up to that mark)" if finding.mark != finding.last else ""
-        parts.append(f"{duration(costs['seconds'])}{upto}")
-    if "peak_memory_bytes" in costs:
-        parts.append(f"at most {size(costs['peak_memory_bytes'])} of memory")
-    if "disk_bytes" in costs:
-        parts.append(f"{size(costs['disk_bytes'])} on disk")
-    said = [f"The run cost {listed(parts)}, with every head and evaluation in it"] if parts else []
-    return "; ".join([*said, *_parameters(finding)]) + "."
+        said.append(
+            f"The run took {duration(costs.seconds)}{upto}, up to {size(costs.peak_memory_bytes)} of memory and"
+            f" {size(costs.disk_bytes)} on disk, including all heads and evaluations."
+        )
+    encoder, heads = finding.record.size(ENCODER), finding.head_sizes
+    if heads:
+        head = "The head has" if len(heads) == 1 else f"The {len(heads)} heads have"
+        share = f", {_percentage(sum(heads) / encoder)} of the encoder's {encoder:,}" if encoder else ""
+        said.append(f"{head} {sum(heads):,} parameters{share}.")
+    elif encoder is not None:
+        said.append(f"The encoder has {encoder:,} parameters.")
+    return " ".join(said)
 
 
-def _parameters(finding: Finding) -> list[str]:
-    encoder, heads = finding.info["parameters"].get("encoder"), finding.heads
-    if not heads or any(count is None for count in heads.values()):
-        return [] if encoder is None else [f"the encoder has {encoder:,} parameters"]
-    total = sum(count or 0 for count in heads.values())
-    who = "its head has" if len(heads) == 1 else f"its {len(heads)} heads have"
-    part = f"{total / encoder:.1%}" if encoder and total >= 0.001 * encoder else "less than 0.1%"
-    share = f" beside the encoder's {encoder:,} ({part})" if encoder else ""
-    return [f"{who} {total:,} parameters{share}"]
+def _percentage(share: float) -> str:
+    return f"{share:.1%}" if share >= 0.001 else "less than 0.1%"
 
 
-def facts(finding: Finding) -> list[Fact]:
-    """The same at a glance."""
-    score, costs, heads = finding.score, finding.costs, finding.heads
-    made = [Fact(f"{_split(finding)} {finding.metric}", number(score["value"]), _range(score))]
-    if finding.model != "encoder" and finding.evidence.run.encoder_answered:
-        made.append(Fact("above the encoder", number(finding.above["value"], True), _range(finding.above, True)))
-    for label, key, write in (("time", "seconds", duration), ("peak memory", "peak_memory_bytes", size),
-                              ("disk", "disk_bytes", size)):  # fmt: skip
-        if key in costs:
-            made.append(Fact(label, write(costs[key])))
-    if heads and all(count is not None for count in heads.values()):
-        encoder = finding.info["parameters"].get("encoder")
-        total = sum(count or 0 for count in heads.values())
-        made.append(Fact("parameters of the head" if len(heads) == 1 else f"parameters of {len(heads)} heads",
-                         f"{total:,}", f"encoder {encoder:,}" if encoder else ""))  # fmt: skip
-    return made
+def facts(finding: Finding) -> Facts:
+    """The key numbers of one run."""
+    costs, heads, encoder = finding.record.costs, finding.head_sizes, finding.record.size(ENCODER)
+    made = [_fact(f"{spaced(finding.split)} {finding.metric}", finding.score)]
+    if finding.model != ENCODER and finding.record.encoder_answered:
+        made.append(_fact("above the encoder", finding.above, True))
+    if costs is not None:
+        made.append(Fact("time", duration(costs.seconds)))
+        made.append(Fact("peak memory", size(costs.peak_memory_bytes)))
+        made.append(Fact("disk", size(costs.disk_bytes)))
+    if heads:
+        label = "head parameters" if len(heads) == 1 else f"parameters of {len(heads)} heads"
+        made.append(Fact(label, f"{sum(heads):,}", f"encoder {encoder:,}" if encoder else ""))
+    return Facts(made)
 
 
-def _range(found: dict[str, float], signed: bool = False) -> str:
-    return f"{number(found['low'], signed)} to {number(found['high'], signed)}"
-
-
-def _split(finding: Finding) -> str:
-    return finding.split.replace("_", "-")
+def _fact(label: str, score: Score, signed: bool = False) -> Fact:
+    return Fact(label, number(score.value, signed), f"{number(score.low, signed)} to {number(score.high, signed)}")
 
 
 def overview(found: list[Finding]) -> Table:
     """A row per run."""
     rows = []
     for finding in found:
-        options = finding.info["options"]
-        rows.append({
-            "run": finding.label, "model": finding.model, "epochs": finding.mark, "score": finding.score,
-            "metric": f"{_split(finding)} {finding.metric}",
-            **{key: finding.costs.get(key) for key in ("seconds", "peak_memory_bytes", "disk_bytes")},
-            "task": finding.task, "backbone": options.get("backbone"), "seed": options.get("seed"),
-        })  # fmt: skip
-    return Table("The runs", "Each with the model that its held-out examples chose; 95% bootstrap intervals.", rows)
+        recipe, costs = finding.record.recipe, finding.record.costs
+        row: dict[str, Any] = {"run": finding.label, "model": finding.model, "epochs": finding.mark}
+        row |= {"score": finding.score.as_dict(), "metric": f"{spaced(finding.split)} {finding.metric}"}
+        row |= {name: getattr(costs, name, None) for name in ("seconds", "peak_memory_bytes", "disk_bytes")}
+        rows.append(row | {"task": finding.task, "backbone": recipe.backbone, "seed": recipe.seed})
+    return Table("Runs", "Each with the model selected on held-out examples; 95% bootstrap intervals.", rows)
 
 
 def differences(found: list[Finding]) -> Table:
-    """Each run against the first of its task, on the dev examples that both have. Others have no row."""
+    """Each run against the first of its task, if both have the same dev examples."""
     rows: list[dict[str, Any]] = []
-    for number_, finding in enumerate(found):
+    for position, finding in enumerate(found):
         first = next(one for one in found if one.task == finding.task)
-        if first in found[:number_]:
-            change = difference(first, finding)
-            if change:
-                rows.append({"run": finding.label, "against": first.label, "difference": change,
-                             "in words": clearly(change)})  # fmt: skip
-    note = "Paired bootstrap on the same dev examples."
-    return Table("Against the first run of the task", note, rows)
+        change = difference(first, finding) if first in found[:position] else None
+        if change is not None:
+            row = {"run": finding.label, "against": first.label, "difference": change.as_dict()}
+            rows.append(row | {"in words": clearly(change)})
+    return Table("Against the first run of the task", "Paired bootstrap on the same dev examples.", rows)
 
 
-def difference(one: Finding, other: Finding) -> dict[str, float] | None:
-    """How much `other` is above `one`; None where they share no dev examples."""
+def difference(one: Finding, other: Finding) -> Score | None:
+    """How much `other` scores above `one`; None if they share no dev examples."""
     try:
         result = compare(one.reference, other.reference)
     except UserError:
         return None
     split = one.split if one.split in result else next(key for key in result if key.startswith("dev"))
-    return result[split]["difference"].get(one.metric)
+    found = result[split]["difference"].get(one.metric)
+    return Score(**found) if found else None
 
 
 def sentences_of_all(found: list[Finding]) -> list[str]:
-    """Of several runs of one task."""
+    """The summary of several runs."""
     if len({(finding.task, finding.metric) for finding in found}) > 1:
-        return ["The runs are of different tasks; each is summed up in its own section."]
+        return ["The runs are of different tasks; each has its own section."]
     best = max(found, key=lambda finding: finding.held_out)
     others = [finding for finding in found if finding is not best]
     said = [
-        f"{found[0].task}, {len(found)} runs: {best.label} won on its held-out examples, with {best.model}"
-        f" {after(best.mark)}: {_split(best)} {best.metric} {interval(best.score)}."
+        f"{best.task}, {len(found)} runs: {best.label} has the best held-out score. Its model is {best.model}"
+        f" {after(best.mark)}, with a {spaced(best.split)} {best.metric} of {interval(best.score)}."
     ]
     changes = {other.label: difference(other, best) for other in others}
-    parts = [f"{clearly(c)} {label} ({interval(c, True)})" for label, c in changes.items() if c]
+    parts = [f"{clearly(change)} {label} ({interval(change, True)})" for label, change in changes.items() if change]
     apart = [label for label, change in changes.items() if not change]
     if parts:
         said.append(f"On the same dev examples it is {listed(parts)}.")
     if apart:
-        said.append(f"It cannot be compared with {listed(apart)}, which has other dev examples.")
-    if all("seconds" in finding.costs for finding in found):
-        times = [f"{other.label} {duration(other.costs['seconds'])}" for other in others]
-        said.append(f"It took {duration(best.costs['seconds'])}; {listed(times)}.")
+        said.append(f"It cannot be compared with {listed(apart)}: the dev examples differ.")
+    times = {finding.label: finding.record.costs.seconds for finding in [best, *others] if finding.record.costs}
+    if len(times) == len(found):
+        said.append(f"Time: {listed([f'{label} {duration(seconds)}' for label, seconds in times.items()])}.")
     return said

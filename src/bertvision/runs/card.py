@@ -1,16 +1,11 @@
-"""The model card of a run, README.md: what it is, what it is worth, what it cost, and what it is not for."""
+"""The model card of a run, README.md: what it predicts, its scores, its cost and its limits."""
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from bertvision.heads.variants import parse
+from bertvision.formats import bars, duration, markdown_table, size, spaced
+from bertvision.records import ENCODER, GREEDY, MATCHED, MarkRecord, ModelName, Results, RunRecord
 from bertvision.runs.directory import Run
-POLISHED = "+polish"
-GREEDY, MATCHED = "", ""
 
-BAR = 30
 PIPELINES = {"class": "text-classification", "score": "sentence-similarity", "span": "question-answering"}
 KINDS = {
     "class": "a class and its probability",
@@ -20,123 +15,113 @@ KINDS = {
 
 
 def write(run: Run, path: Path) -> None:
-    """Beside run.json and scores.json of a run that will be called `path`."""
-    (run.path / "README.md").write_text("\n".join(_lines(run, path)) + "\n", encoding="utf-8")
+    """Write README.md beside run.json and scores.json of a run whose final name is `path`."""
+    record, results = run.record, run.results
+    (run.path / "README.md").write_text(text_of(record, results, path), encoding="utf-8")
 
 
-def _lines(run: Run, path: Path) -> Iterator[str]:
-    info, scores = run.info, run.scores
-    options, metric, selected = info["options"], scores["metric"], scores["selected"]
-    entry = next(entry for entry in scores["marks"] if entry["epoch"] == selected["mark"])
-    splits = [name for name in entry if name.startswith("dev")] or ["held_out"]
-    store = info.get("store")
-    backbone = info.get("cut", options)["backbone"] if store is None else store["source"]["backbone"]
-    layers = f", its first {info['cut']['layers']} layers" if "cut" in info else ""
-    score = entry[splits[0]][selected["model"]][metric]["value"]
-    yield from _metadata(info, scores["task"], Path(backbone).name, metric, score)
-    yield f"# {scores['task']} with {Path(backbone).name}: {selected['model']}"
-    yield ""
-    tuned = f"fine-tuned for {selected['mark']} epochs" if selected["mark"] != "0" else "not fine-tuned"
-    small = ", with small heads on the hidden states of every layer" if entry["best_head"] else ""
-    yield (
-        f"Gives {KINDS[info['kind']]}. The encoder `{backbone}`{layers}, {tuned}{small} (BERTVision); the model was"
-        " chosen on examples held out of train."
+def text_of(record: RunRecord, results: Results, path: Path) -> str:
+    mark = results.shipped
+    blocks = [_about(record, results, path), *_scores(record, mark), *_cost(record, mark), *_layers(mark)]
+    blocks += [*_data_and_limits(record, results.task), "## How it was made", f"```\n{record.command}\n```"]
+    blocks.append(", ".join(f"{name} {version}" for name, version in record.versions.items()))
+    return f"---\n{_metadata(record, results)}\n---\n\n" + "\n\n".join(blocks) + "\n"
+
+
+def _metadata(record: RunRecord, results: Results) -> str:
+    """The header that the Hugging Face hub reads."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    score = results.shipped.score(results.selected.model, results.metric).value
+    pipeline, backbone = PIPELINES[record.kind], Path(record.origin).name
+    result = EvalResult(
+        task_type=pipeline,
+        dataset_type=results.task,
+        dataset_name=results.task,
+        metric_type=results.metric,
+        metric_value=round(score, 4),
     )
-    yield ""
-    texts = '["..."], ["..."]' if info["shape"]["pairs"] else '["..."]'
-    yield f"```python\nimport bertvision\n\nbertvision.load({str(path)!r}).predict({texts})\n```"
-    yield ""
-    if selected["model"] == MATCHED:
-        yield "Its probabilities are shifted so that each class is said as often as it came in held-out data:"
-        yield f"they are good to decide by, those of `{GREEDY}` are the better frequencies."
-        yield ""
-    yield "## Scores"
-    yield ""
-    yield "95% bootstrap intervals over examples. Dev examples played no part in any choice."
-    yield ""
-    yield "| split | model | " + " | ".join(info["metrics"]) + " |"
-    yield "|---" * (2 + len(info["metrics"])) + "|"
+    data = ModelCardData(
+        library_name="bertvision",
+        license=record.licence,
+        base_model=backbone,
+        pipeline_tag=pipeline,
+        tags=["bertvision", "hidden-states", "partial-fine-tuning"],
+        model_name=f"{results.task}-{backbone}",
+        eval_results=[result],
+    )
+    return data.to_yaml()
+
+
+def _about(record: RunRecord, results: Results, path: Path) -> str:
+    model, mark, origin = results.selected.model, results.selected.mark, record.origin
+    layers = f", its first {record.cut.layers} layers" if record.cut else ""
+    tuned = f"fine-tuned for {mark} epochs" if mark != "0" else "not fine-tuned"
+    heads = ", with small heads on the hidden states of every layer" if results.shipped.best_head else ""
+    texts = '["..."], ["..."]' if record.shape.paired else '["..."]'
+    blocks = [
+        f"# {results.task} with {Path(origin).name}: {model}",
+        f"Predicts {KINDS[record.kind]}. The encoder `{origin}`{layers}, {tuned}{heads} (BERTVision). The model was"
+        " selected on examples held out of the training data.",
+        f"```python\nimport bertvision\n\nbertvision.load({str(path)!r}).predict({texts})\n```",
+    ]
+    if model == MATCHED:
+        blocks.append(
+            "Its probabilities are shifted so that it predicts each class as often as it occurs in held-out data: they"
+            f" are no longer calibrated. Use the model `{GREEDY}` if you need calibrated probabilities."
+        )
+    return "\n\n".join(blocks)
+
+
+def _scores(record: RunRecord, mark: MarkRecord) -> list[str]:
+    shown = [model for model in dict.fromkeys([mark.selected, mark.best_head, ENCODER]) if model in mark.models]
+    if not record.encoder_answered:
+        shown.remove(ENCODER)
+    splits = [split for split in mark.scores if split.startswith("dev")] or [mark.split]
+    rows = []
     for split in splits:
-        for name in dict.fromkeys([selected["model"], entry["best_head"], "encoder"]):
-            if name in entry[split] and (name != "encoder" or run.encoder_answered):
-                found = entry[split][name]
-                cells = [_score(found[one]) if one in found else "-" for one in info["metrics"]]
-                yield f"| {split.replace('_', '-')} | {name} | {' | '.join(cells)} |"
-    yield from _cost(info, entry)
-    yield from _layers(entry)
-    yield from _data_and_limits(info, scores["task"], backbone)
+        for model in shown:
+            found = mark.scores[split][model]
+            scores = {metric: found[metric].as_dict() if metric in found else None for metric in record.metrics}
+            rows.append({"split": spaced(split), "model": model} | scores)
+    about = "95% bootstrap intervals over examples. Dev examples were not used for training or selection."
+    return ["## Scores", about, markdown_table(rows)]
 
 
-def _metadata(info: dict[str, Any], task: str, backbone: str, metric: str, score: float) -> Iterator[str]:
-    """What the Hugging Face hub reads."""
-    result = {"task": {"type": PIPELINES[info["kind"]]}, "dataset": {"name": task, "type": task},
-              "metrics": [{"type": metric, "value": round(score, 4)}]}  # fmt: skip
-    yield "---"
-    yield "library_name: bertvision"
-    if info.get("licence"):
-        yield f"license: {info['licence']}"
-    yield f"base_model: {json.dumps(backbone)}"
-    yield f"pipeline_tag: {PIPELINES[info['kind']]}"
-    yield "tags: [bertvision, hidden-states, partial-fine-tuning]"
-    yield f"model-index: {json.dumps([{'name': f'{task}-{backbone}', 'results': [result]}])}"
-    yield "---"
-    yield ""
+def _cost(record: RunRecord, mark: MarkRecord) -> list[str]:
+    lines, names = [], {ENCODER: "encoder", mark.selected: "selected head", mark.best_head or "": "best head"}
+    if record.costs is not None:
+        costs = record.costs
+        lines.append(f"{duration(mark.seconds)} up to this mark, {duration(costs.seconds)} for the whole run")
+        lines.append(f"peak memory {size(costs.peak_memory_bytes)}, {size(costs.disk_bytes)} on disk")
+    sizes = [f"{count:,} in the {what}" for model, what in names.items() if (count := record.size(model))]
+    lines.append(f"parameters: {', '.join(sizes)}")
+    machine = record.machine
+    lines.append(f"machine: {machine['platform']}, {machine['threads']} threads, {machine.get('device', 'no encoder')}")
+    return ["## Cost", "\n".join(f"- {line}" for line in lines)]
 
 
-def _cost(info: dict[str, Any], entry: dict[str, Any]) -> Iterator[str]:
-    costs, counts = info["costs"], info["parameters"]
-    names = {"encoder": "encoder", entry["selected"].removesuffix(POLISHED): "selected head"}
-    names |= {(entry["best_head"] or "").removesuffix(POLISHED): "best head"}
-    sizes = [f"{counts[name]:,} in the {what}" for name, what in names.items() if counts.get(name)]
-    yield ""
-    yield "## Cost"
-    yield ""
-    yield f"- {entry['seconds']:.0f} s up to this mark, {costs['seconds']:.0f} s for the whole run"
-    yield f"- peak memory {costs['peak_memory_bytes'] / 1e9:.1f} GB, {costs['disk_bytes'] / 1e6:.0f} MB on disk"
-    yield f"- parameters: {', '.join(sizes)}"
-    machine = info["machine"]
-    yield f"- machine: {machine['platform']}, {machine['threads']} threads, {machine.get('device', 'no encoder ran')}"
+def _layers(mark: MarkRecord) -> list[str]:
+    what, found = ("weight", mark.layer_weights) if mark.layer_weights else ("score alone", mark.layer_profiles)
+    for name, values in found.items():
+        lines = bars([(str(layer), value) for layer, value in ModelName.parse(name).by_layer(values).items()])
+        about = f"By layer, for `{name}`: {what} (0 is the embedding output)."
+        return ["## Layers", about, "\n".join(["```", *lines, "```"])]
+    return []
 
 
-def _layers(entry: dict[str, Any]) -> Iterator[str]:
-    found = entry.get("layer_weights") or entry.get("layer_profiles") or {}
-    name, values = next(iter(found.items()), ("", []))
-    if not values:
-        return
-    what = "how much weight" if entry.get("layer_weights") else "how good alone"
-    yield ""
-    yield "## Layers"
-    yield ""
-    yield f"What `{name}` found of each layer ({what}; 0 is the embedding output):"
-    yield ""
-    yield "```"
-    for layer, value in zip(parse(name.removesuffix(POLISHED)).layers or range(len(values)), values, strict=True):
-        yield f"{layer:>3} {'█' * round(BAR * max(0.0, value) / max(*values, 1e-9)):<{BAR}} {value:.3f}"
-    yield "```"
-
-
-def _data_and_limits(info: dict[str, Any], task: str, backbone: str) -> Iterator[str]:
-    sizes = ", ".join(f"{part['examples']:,} {name.replace('_', '-')}" for name, part in info["data"].items())
-    yield ""
-    yield "## Data, limits, licence"
-    yield ""
-    yield f"- Task `{task}`: {sizes} examples. Seed {info['options']['seed']}."
-    length = info["options"]["max_length"]
-    longer = "are read in overlapping windows" if info.get("windowed") else "are cut off"
-    yield f"- Texts longer than {length} tokens {longer}." if length else "- Texts were cut when the store was made."
-    yield "- It knows what its texts and its encoder's taught it, prejudices included; scores are for texts like these."
-    yield (
-        f"- Licence of the encoder: {info['licence']}."
-        if info.get("licence")
-        else (f"- Licence: that of the encoder `{backbone}` applies; its files do not say which.")
-    )
-    yield ""
-    yield "## How it was made"
-    yield ""
-    yield f"```\n{info['command']}\n```"
-    yield ""
-    yield ", ".join(f"{name} {version}" for name, version in info["versions"].items())
-
-
-def _score(found: dict[str, float]) -> str:
-    return f"{found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
+def _data_and_limits(record: RunRecord, task: str) -> list[str]:
+    sizes = ", ".join(f"{part.examples:,} {spaced(name)}" for name, part in record.data.items())
+    length, licence = record.recipe.max_length, record.licence
+    longer = "are read in overlapping windows" if record.windowed else "are truncated"
+    lines = [
+        f"Task `{task}`: {sizes} examples. Seed {record.recipe.seed}.",
+        "Long texts were truncated when the store was made."
+        if record.store
+        else f"Texts longer than {length} tokens {longer}.",
+        "The model has the biases of its training texts and of its encoder. The scores hold for similar texts only.",
+        f"Licence of the encoder: {licence}."
+        if licence
+        else f"Licence: that of the encoder `{record.origin}`; its files do not say which.",
+    ]
+    return ["## Data, limits, licence", "\n".join(f"- {line}" for line in lines)]
