@@ -10,6 +10,7 @@ from rich.text import Text
 
 from bertvision.errors import UserError
 from bertvision.formats import Row, bars, duration, interval, number, size, spaced
+from bertvision.inference.evaluate import Comparison, Evaluation
 from bertvision.metrics.intervals import Score
 from bertvision.records import ENCODER, Cut, MarkRecord, ModelName, Results, Selected
 from bertvision.runs.directory import Run
@@ -108,26 +109,25 @@ def _say(text: str, style: str | None = None) -> None:
     Console().print(text, style=style, highlight=False, markup=False)
 
 
-def evaluation(result: dict[str, Any]) -> None:
-    for split in [key for key in result if key.startswith("dev")] or [HELD_OUT]:
+def evaluation(result: Evaluation) -> None:
+    for split in [name for name in result.scores if name != HELD_OUT] or [HELD_OUT]:
         rows = []
-        for name, found in result[split].items():
-            scores = {f"{metric} [95%]": interval(Score(**score)) for metric, score in found.items()}
-            rows.append({"model": f"{name}*" if name == result["selected"] else name} | scores)
-        table(rows, f"{result['run']} at {result['mark']}: {spaced(split)}", SELECTED)
-    for path in result.get("written", ()):
+        for name, found in result.scores[split].items():
+            scores = {f"{metric} [95%]": interval(score) for metric, score in found.items()}
+            rows.append({"model": f"{name}*" if name == result.selected else name} | scores)
+        table(rows, f"{result.run} at {result.mark}: {spaced(split)}", SELECTED)
+    for path in result.written:
         _say(f"written: {path}")
 
 
-def comparison(result: dict[str, Any]) -> None:
-    for side in ("a", "b"):
-        _say(f"{side}: {result[side]['run']}@{result[side]['mark']}, {result[side]['model']}")
-    for split in (key for key in result if key.startswith("dev")):
-        for metric, found in result[split]["difference"].items():
-            a, b = (number(result[split][side][metric]["value"]) for side in ("a", "b"))
-            clear = "b is better" if found["low"] > 0 else "a is better" if found["high"] < 0 else "no clear difference"
-            change = interval(Score(**found), signed=True)
-            _say(f"{split} {metric}: a {a}, b {b}; b - a = {change}: {clear}")
+def comparison(result: Comparison) -> None:
+    for name, side in (("a", result.a), ("b", result.b)):
+        _say(f"{name}: {side.run}@{side.mark}, {side.model}")
+    for split, difference in result.difference.items():
+        for metric, found in difference.items():
+            a, b = (number(scores[metric].value) for scores in result.scores[split])
+            clear = "b is better" if found.low > 0 else "a is better" if found.high < 0 else "no clear difference"
+            _say(f"{split} {metric}: a {a}, b {b}; b - a = {interval(found, signed=True)}: {clear}")
 
 
 def predictions(rows: list[dict[str, Any]], path: str, mark: str, model: str) -> None:

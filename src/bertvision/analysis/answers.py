@@ -6,7 +6,7 @@ import numpy as np
 
 from bertvision.analysis import Table, register
 from bertvision.analysis.errors import grouped, mean
-from bertvision.analysis.evidence import Evidence, roles_of
+from bertvision.analysis.evidence import Evidence
 from bertvision.metrics.squad import Gold
 
 QUESTION_WORDS = ("what", "who", "when", "where", "why", "which", "how many", "how much", "how")
@@ -18,9 +18,9 @@ def shares(evidence: Evidence) -> list[Table]:
     rows = []
     for mark in evidence.results.marks:
         kept = evidence.run.predictions(mark.mark)[evidence.split]
-        answerable = kept["targets"] == 1
-        for role, model in roles_of(mark).items():
-            exact, silent = kept["outputs"][model][:, 0] == 1, kept["answers"][model] == ""
+        answerable = kept.targets == 1
+        for role, model in mark.roles.items():
+            exact, silent = kept.outputs[model][:, 0] == 1, kept.answers[model] == ""
             rows.append(
                 {
                     "epochs": mark.mark,

@@ -4,7 +4,7 @@ from fractions import Fraction
 from typing import Any
 
 from bertvision.analysis import Table, register
-from bertvision.analysis.evidence import Evidence, roles_of
+from bertvision.analysis.evidence import Evidence
 from bertvision.records import ENCODER, ModelName
 
 
@@ -20,7 +20,7 @@ def curve(evidence: Evidence) -> list[Table]:
             **mark.score(model, evidence.metric, evidence.split).as_dict(),
         }
         for mark in evidence.results.marks
-        for role, model in roles_of(mark).items()
+        for role, model in mark.roles.items()
     ]
     note = (
         "Best head, ensembles and selected model are chosen on held-out examples at each mark. The time is that of the"

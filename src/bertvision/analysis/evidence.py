@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from bertvision.errors import UserError
+from bertvision.inference.model import encoder_folder
 from bertvision.metrics.glue import decide
+from bertvision.prepare import parts_of
 from bertvision.progress import Progress
-from bertvision.records import ENCODER, GREEDY, MAX, MarkRecord, read_json, write_json
+from bertvision.records import read_json, write_json
 from bertvision.runs.directory import open_run
 from bertvision.tasks import load as load_task
-from bertvision.prepare import parts_of
 from bertvision.types import Examples
 
 NEAR = 0.1  # a score is right within this share of the range of all scores
@@ -35,19 +36,14 @@ class Evidence:
         self.recipe, self.kind, self.labels = self.record.recipe, self.record.kind, self.record.labels
         self.mark_record, self.metric = self.results.at(self.mark), self.results.metric
         self.split = self.mark_record.split
-        self.roles = roles_of(self.mark_record)
+        self.roles = self.mark_record.roles
         self._kept = self.run.predictions(self.mark)[self.split]
-        self.targets: np.ndarray = self._kept["targets"]
-        self.outputs: dict[str, np.ndarray] = self._kept["outputs"]
+        self.targets, self.outputs = self._kept.targets, self._kept.outputs
 
     @property
     def encoder_folder(self) -> str:
         """The folder of the encoder whose states the run's heads read."""
-        if self.record.store is None:
-            return str(self.run.mark_folder(self.mark) / "encoder")
-        if self.record.store.encoder is None:
-            raise UserError(f"'{self.run.path}' was trained on imported states, whose encoder is not known.")
-        return self.record.store.encoder
+        return encoder_folder(self.run, self.record, self.mark)
 
     def kept(self, name: str, compute: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         """The rows of a deep analysis: from the run directory, or computed now and saved there."""
@@ -66,9 +62,10 @@ class Evidence:
 
     def said(self, what: str, model: str) -> np.ndarray:
         """`answers`, `seconds` or `nulls` of a model, for spans."""
-        if model not in self._kept[what]:
+        found: dict[str, np.ndarray] = getattr(self._kept, what)
+        if model not in found:
             raise UserError(f"'{self.run.path}' did not save {what}: it was made by an earlier version.")
-        return self._kept[what][model]
+        return found[model]
 
     def quality(self, model: str) -> np.ndarray:
         """(N,) from 0 to 1: for classes 0 or 1, for spans F1, for scores whether the prediction is near."""
@@ -88,7 +85,7 @@ class Evidence:
         """The run's data by split, read again from its source."""
         if self.record.store is not None:
             raise UserError(f"'{self.run.path}' was trained on a store, which has no texts.")
-        if self.record.in_memory:
+        if self.recipe.in_memory:
             raise UserError(f"The data of '{self.run.path}' was given in memory: its texts cannot be read again.")
         found = parts_of(load_task(self.recipe), self.recipe)
         for name, part in found.items():
@@ -112,15 +109,3 @@ class Evidence:
         if self.kind == "span":
             return "answerable" if target else "unanswerable"
         return self.labels[int(target)] if self.kind == "class" else f"{float(target):g}"
-
-
-def roles_of(mark: MarkRecord) -> dict[str, str]:
-    """Role -> model, of the models that most tables compare. The selected model often has another role too."""
-    found = {
-        "encoder": ENCODER,
-        "best head": mark.best_head,
-        "ensemble (max)": MAX,
-        "ensemble (greedy)": GREEDY,
-        "selected": mark.selected,
-    }
-    return {role: model for role, model in found.items() if model in mark.models}

@@ -2,15 +2,18 @@
 
 from typing import Any
 
+import numpy as np
+
 from bertvision.analysis import Table, register
 from bertvision.analysis.evidence import Evidence
-from bertvision.backbones import encoder as backbone_family
-from bertvision.heads.base import Head
+from bertvision.backbones import encoder as encoders
+from bertvision.backbones.tokenise import JOINT, SEPARATE, tokenise
+from bertvision.inference.answer import Target, answer
+from bertvision.inference.ensemble import Outputs
+from bertvision.kinds import kinds
 from bertvision.metrics.intervals import compare, measure
-from bertvision.training.answering import answer
 from bertvision.runs.checkpoints import load_heads
-from bertvision.training.collect import encode
-from bertvision.training.judging import judge_of
+from bertvision.states.passes import Reads, clean_pass
 from bertvision.types import HELD_OUT
 
 
@@ -27,47 +30,41 @@ def transfer(evidence: Evidence) -> list[Table]:
 
 
 def _matrix(evidence: Evidence) -> list[dict[str, Any]]:
-    shape, scale, kind = evidence.record.shape, evidence.record.scale, evidence.kind
     marks = [one.mark for one in evidence.results.marks]
-    parts = {name: evidence.parts[name] for name in (HELD_OUT, evidence.split)}
-    metrics = [name for name in (evidence.metric, "found_f1") if name in evidence.record.metrics]
-    values: dict[tuple[str, str, str], Any] = {}  # (head, trained at, asked at) -> predictions
-    for asked in marks:
-        folder = evidence.run.mark_folder(asked) / "encoder"
-        encoder = backbone_family.load(str(folder), shape.outputs, 0, span=shape.span, pooled=shape.pooled).eval()
-        heads: dict[tuple[str, str], Head] = {}
-        ways: dict[tuple[str, str], str] = {}
-        for trained in marks:
-            plain = [name for name in evidence.results.at(trained).ways if not name.startswith("top-")]
-            loaded, read = load_heads(evidence.run.mark_folder(trained), shape, plain)
-            heads |= {(name, trained): head for name, head in loaded.items()}
-            ways |= {(name, trained): way for name, way in read.items()}
-        outputs: dict[str, dict[Any, Any]] = {}
-        encoded = {
-            name: encode(encoder, part, evidence.recipe, evidence.record.windowed) for name, part in parts.items()
-        }
-        with evidence.progress.bar(f"states of {asked}", sum(map(len, encoded.values()))) as bar:
-            for split in parts:
-                outputs[split] = {}
-                for way in sorted(set(ways.values())):
-                    chosen = {"@".join(key): head for key, head in heads.items() if ways[key] == way}
-                    outputs[split] |= answer(encoder, encoded[split], way, chosen, shape, kind, scale,
-                                             bar.tick if way == "joint" else lambda rows: None)  # fmt: skip
-        judges = {
-            split: judge_of(kind, part, encoded[split].together, evidence.recipe) for split, part in parts.items()
-        }
-        for name, trained in heads:
-            label = f"{name}@{trained}"
-            threshold = judges[HELD_OUT].threshold(outputs[HELD_OUT][label])
-            values[name, trained, asked] = (
-                judges[evidence.split].predictions(outputs[evidence.split][label], threshold).values
-            )
+    values = {asked: _values(evidence, marks, asked) for asked in marks}
     rows = []
-    for (name, trained, asked), found in values.items():
-        own = values[name, trained, trained]
-        for metric in metrics:
-            change = compare(own, found, evidence.targets, metric, kind)
-            rows.append({"head": name, "trained at": trained, "asked at": asked, "metric": metric,
-                         "value": measure(found, evidence.targets, metric, kind), "change": change.value,
-                         "change low": change.low, "change high": change.high})  # fmt: skip
+    for asked in marks:
+        for (name, trained), found in values[asked].items():
+            own = values[trained][name, trained]
+            for metric in (name for name in (evidence.metric, "found_f1") if name in evidence.record.metrics):
+                change = compare(own, found, evidence.targets, metric, evidence.kind)
+                rows.append({
+                    "head": name, "trained at": trained, "asked at": asked, "metric": metric,
+                    "value": measure(found, evidence.targets, metric, evidence.kind),
+                    "change": change.value, "change low": change.low, "change high": change.high,
+                })  # fmt: skip
     return rows
+
+
+def _values(evidence: Evidence, marks: list[str], asked: str) -> dict[tuple[str, str], np.ndarray]:
+    """(head, mark it was trained at) -> its predictions for the reported split, on the states of the mark `asked`."""
+    record, shape, run = evidence.record, evidence.record.shape, evidence.run
+    folder, target = run.mark_folder(asked) / "encoder", Target(record.kind, record.scale, shape)
+    encoder = encoders.load(str(folder), shape.outputs, 0, span=shape.span, pooled=shape.pooled)
+    loaded = {mark: load_heads(run.mark_folder(mark), shape, list(evidence.results.at(mark).ways)) for mark in marks}
+    keys = {f"{name}@{mark}": (name, mark) for mark, (heads, _) in loaded.items() for name in heads}
+    found: dict[tuple[str, str], np.ndarray] = {}
+    thresholds: dict[str, float | None] = {}
+    for split in (HELD_OUT, evidence.split):  # thresholds are tuned on held-out examples
+        encoded = tokenise(encoder, evidence.parts[split], record.recipe, record.windowed)
+        judge, outputs = kinds[record.kind].judge(evidence.parts[split], encoded.together, record.recipe), Outputs()
+        for way in (JOINT, SEPARATE):
+            heads = {key: loaded[mark][0][name] for key, (name, mark) in keys.items() if loaded[mark][1][name] == way}
+            if heads:
+                with evidence.progress.bar(f"states of {asked} ({split}, {way})", len(encoded)) as bar:
+                    steps = clean_pass(encoder, encoded, Reads(shape.paired, shape.span), way=way)
+                    outputs |= answer(steps, encoded.together, heads, target, bar.tick)
+        for key, place in keys.items():
+            said = judge.predictions(outputs[key], thresholds.get(key))
+            thresholds[key], found[place] = said.threshold, said.values
+    return found

@@ -18,7 +18,6 @@ from bertvision.progress import Progress
 from bertvision.records import RunRecord, Scores, plain_scores
 from bertvision.runs.checkpoints import load_ensembles, load_heads
 from bertvision.runs.directory import open_run
-from bertvision.runs.predictions import read_predictions
 from bertvision.states.sources import Stored
 from bertvision.stores.reader import Store
 from bertvision.tasks import load as load_task
@@ -234,7 +233,7 @@ def compare(one: str | Path, other: str | Path) -> Comparison:
     sides = []
     for reference in (one, other):
         run, mark = open_run(reference)
-        sides.append((run, run.record, run.mark(mark), read_predictions(run.predictions_file(mark))))
+        sides.append((run, run.record, run.mark(mark), run.predictions(mark)))
     (run_a, record_a, mark_a, said_a), (run_b, record_b, mark_b, said_b) = sides
     a, b = (Side(str(run.path), mark.mark, mark.selected) for run, _, mark, _ in sides)
     result = Comparison(a, b, record_a.metric)

@@ -69,7 +69,7 @@ class Finding:
     @cached_property
     def above_last(self) -> Score:
         """How much the model scores above the encoder at the end of the run."""
-        return self._above(self.evidence.run.predictions(self.last)[self.split]["outputs"][ENCODER])
+        return self._above(self.evidence.run.predictions(self.last)[self.split].outputs[ENCODER])
 
     def _above(self, baseline: np.ndarray) -> Score:
         evidence = self.evidence

@@ -4,8 +4,8 @@ from typing import Any
 
 from bertvision.analysis import Table
 from bertvision.errors import UserError
-from bertvision.inference.evaluate import compare
 from bertvision.formats import after, duration, interval, listed, number, size, spaced
+from bertvision.inference.evaluate import compare
 from bertvision.metrics.intervals import Score
 from bertvision.records import ENCODER
 from bertvision.reports.findings import Finding
@@ -125,9 +125,8 @@ def difference(one: Finding, other: Finding) -> Score | None:
         result = compare(one.reference, other.reference)
     except UserError:
         return None
-    split = one.split if one.split in result else next(key for key in result if key.startswith("dev"))
-    found = result[split]["difference"].get(one.metric)
-    return Score(**found) if found else None
+    split = one.split if one.split in result.difference else next(iter(result.difference))
+    return result.difference[split].get(one.metric)
 
 
 def sentences_of_all(found: list[Finding]) -> list[str]:

@@ -24,6 +24,7 @@ from bertvision.registry import unknown
 
 if TYPE_CHECKING:
     from bertvision.inference.model import Model
+    from bertvision.runs.predictions import SplitPredictions
 
 UNFINISHED = ("state", "states")  # folders that a run has only until it is whole
 RECORD, RESULTS = "run.json", "scores.json"
@@ -73,6 +74,12 @@ class Run:
 
     def mark_folder(self, mark: str) -> Path:
         return self.path / "marks" / mark.replace("/", "-")
+
+    def predictions(self, mark: str) -> "dict[str, SplitPredictions]":
+        """What every model said at a mark, by split."""
+        from bertvision.runs.predictions import read_predictions
+
+        return read_predictions(self.predictions_file(mark))
 
     def predictions_file(self, mark: str) -> Path:
         return self.path / "predictions" / f"{mark.replace('/', '-')}.parquet"
