@@ -5,7 +5,7 @@ python benchmarks/zoo.py stacked   # 16 copies (4 seeds x 4 learning rates) as o
 python benchmarks/zoo.py ride      # all heads of the paper riding along on STS-B, three seeds
 python benchmarks/zoo.py league    # heads of the paper and ours on frozen states, five seeds in one pass, 2,000 rows
 python benchmarks/zoo.py spans --backbone RUN/marks/1/encoder   # the twenty span heads, three seeds in one pass
-python benchmarks/zoo.py table     # Markdown for docs/results.md, from the files in benchmarks/results/zoo/
+python benchmarks/zoo.py table     # Markdown for docs/lab-notes, from the files in benchmarks/results/zoo/
 """
 
 import argparse
