@@ -25,7 +25,7 @@ check: .venv/dev.ready  ## formatting, lint, types, tests
 
 docs: .venv/docs.ready  ## regenerate docs/cli.md from the program and build the site into site/
 	@$(BIN)/python -c 'from bertvision.cli import reference; print(reference(), end="")' > docs/cli.md.tmp && mv docs/cli.md.tmp docs/cli.md
-	@$(BIN)/mkdocs build --strict --quiet && echo "Open site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "Open site/index.html"
 
 docs-serve: .venv/docs.ready  ## the site with live reload
 	@$(BIN)/mkdocs serve
