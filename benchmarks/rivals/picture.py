@@ -7,6 +7,7 @@ from benchmarks.rivals import OURS, TASKS, contestants
 from benchmarks.rivals.standings import Point, Row, front, points
 
 COLOURS = ("#d62728", "#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b")  # ours is the first
+TICKS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 GREY = "#7d8794"  # readable on light and on dark pages
 
 
@@ -87,6 +88,10 @@ def svg(rows: list[Row]) -> str:
                 where = [p.seconds for p in shown], [p.score for p in shown]
                 plot.scatter(*where, c=colours[group], marker=marker, s=size, label=group, zorder=3)
             plot.set(xscale="log", title=f"{task} ({of[0].metric})", xlabel="seconds until the first prediction")
+            low, high = plot.get_xlim()
+            ticks = [tick for tick in TICKS if low <= tick <= high]
+            plot.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+            plot.minorticks_off()
             plot.grid(alpha=0.2)
         for plot in plots.flat[len(tasks) :]:
             plot.set_axis_off()
