@@ -1,7 +1,7 @@
 """What defaults are chosen by, on rows held out of train: dev is never looked at.
 
-    python benchmarks/defaults.py lead --data ../shared/data --tasks cola,mrpc --seeds 0,1
-    python benchmarks/defaults.py selection runs/A runs/B ...
+    python -m benchmarks.defaults lead --data ../shared/data --tasks cola,mrpc --seeds 0,1
+    python -m benchmarks.defaults selection runs/A runs/B ...
 
 `lead`: fine-tuning for an epoch through the output layer alone (`--lead own`), with and without its embeddings frozen,
 and through a lead, with and without dropout.
@@ -22,10 +22,11 @@ import numpy as np
 import bertvision
 from bertvision.ensembling import Outputs, matching, shifted
 from bertvision.metrics.intervals import measure
+from bertvision.records import ENCODER, GREEDY, ModelName
 from bertvision.runs import Run
 from bertvision.training.judging import LabelJudge
-from bertvision.training.selection import GREEDY, best, ensembles, preferred
-from bertvision.types import Examples, Windows
+from bertvision.training.selection import best, ensembles, preferred
+from bertvision.types import HELD_OUT, Examples, Windows
 
 RESULTS = Path(__file__).parent / "results" / "defaults"
 DRAWS = 30
@@ -82,23 +83,25 @@ def led(task: str, seed: int, way: str, data: str) -> dict[str, Any]:
         )  # fmt: skip
         outputs, targets, metric, kind = held_out(run, options["epochs"])
         judge = judge_of(targets, kind)
-        losses = {name: round(judge.loss(outputs[name]), 4) for name in ("encoder", "closed-form") if name in outputs}
-        row = {"task": task, "seed": seed, "way": way, "metric": metric, "seconds": round(run.info["costs"]["seconds"])}
+        losses = {name: round(judge.loss(outputs[name]), 4) for name in (ENCODER, "closed-form") if name in outputs}
+        costs = run.record.costs
+        assert costs is not None
+        row = {"task": task, "seed": seed, "way": way, "metric": metric, "seconds": round(costs.seconds)}
         return row | {"losses": losses} | chosen(outputs, targets, metric, kind)
 
 
 def selections(run: Run) -> Iterator[dict[str, Any]]:
-    for entry in run.scores["marks"]:
-        outputs, targets, metric, kind = held_out(run, entry["epoch"])
-        row = {"run": run.path.name, "mark": entry["epoch"], "metric": metric, "rows": len(targets)}
+    for one in run.results.marks:
+        outputs, targets, metric, kind = held_out(run, one.mark)
+        row = {"run": run.path.name, "mark": one.mark, "metric": metric, "rows": len(targets)}
         yield row | chosen(outputs, targets, metric, kind)
 
 
 def held_out(run: Run, mark: str) -> tuple[Outputs, np.ndarray, str, str]:
     """What every single model said, the truth, metric and kind."""
-    kept = run.predictions(mark)["held_out"]
-    outputs = {name: np.asarray(said) for name, said in kept["outputs"].items() if not name.startswith("ensemble-")}
-    return outputs, np.asarray(kept["targets"]), run.scores["metric"], run.info["kind"]
+    kept, record = run.predictions(mark)[HELD_OUT], run.record
+    outputs = {name: np.asarray(said) for name, said in kept["outputs"].items() if not ModelName.parse(name).ensemble}
+    return outputs, np.asarray(kept["targets"]), record.metric, record.kind
 
 
 def chosen(outputs: Outputs, targets: np.ndarray, metric: str, kind: str) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """No fine-tuning at all: our heads on a frozen encoder against what sentence-transformers + scikit-learn users do.
 
-    python benchmarks/frozen.py --data ../shared/data --tasks sts-b,mrpc,rte --out benchmarks/results/frozen.json
+    python -m benchmarks.frozen --data ../shared/data --tasks sts-b,mrpc,rte --out benchmarks/results/frozen.json
 
 Same weights, same train rows, regularisation of the rivals chosen on the same held-out rows; dev is scored once.
 """
@@ -20,6 +20,7 @@ from bertvision.metrics.intervals import compare, measure, score
 from bertvision.options import Request
 from bertvision.tasks import tasks
 from bertvision.training.setting import parts_of
+from bertvision.types import HELD_OUT, TRAIN
 
 STRENGTHS = 10.0 ** np.arange(-3, 5)
 
@@ -50,9 +51,9 @@ def ours_on(task: str, data: str, seed: int) -> tuple[np.ndarray, float]:
     """(dev predictions of what was selected on held-out data, seconds)."""
     with tempfile.TemporaryDirectory() as folder:
         run = bertvision.fit(task, data=data, epochs=0, seed=seed, out=Path(folder) / "run", quiet=True)
-        entry = run.scores["marks"][0]
-        print(task, "selected", entry["selected"], flush=True)
-        return run.predictions("0")["dev"]["outputs"][entry["selected"]], entry["seconds"]
+        found = run.results.at("0")
+        print(task, "selected", found.selected, flush=True)
+        return run.predictions("0")["dev"]["outputs"][found.selected], found.seconds
 
 
 def rivals_on(task: str, data: str) -> tuple[np.ndarray, dict[str, tuple[np.ndarray, float]]]:
@@ -64,13 +65,13 @@ def rivals_on(task: str, data: str) -> tuple[np.ndarray, dict[str, tuple[np.ndar
     started = time.perf_counter()
     model = SentenceTransformer(str(backbones["minilm-l6"].folder()), device="cpu")
     vectors = {}
-    for name in ("train", "held_out", "dev"):
+    for name in (TRAIN, HELD_OUT, "dev"):
         part = parts[name]
         assert part.second_texts is not None
         vectors[name] = tuple(model.encode(texts, show_progress_bar=False) for texts in (part.texts, part.second_texts))
     encoding = time.perf_counter() - started
     features = {name: np.concatenate([u, v, np.abs(u - v), u * v], 1) for name, (u, v) in vectors.items()}
-    targets = {name: parts[name].targets for name in vectors}
+    targets = {name: known for name in vectors if (known := parts[name].targets) is not None}
     metric = tasks[task].metrics[0]
     found = {}
     if metric == "pearson":
@@ -80,9 +81,8 @@ def rivals_on(task: str, data: str) -> tuple[np.ndarray, dict[str, tuple[np.ndar
     name = "ridge on u, v, |u-v|, uv" if metric == "pearson" else "logistic regression on u, v, |u-v|, uv"
     started = time.perf_counter()
     trials = [fitted(features, targets, strength, metric) for strength in STRENGTHS]
-    best = max(trials, key=lambda trial: measure(trial["held_out"], targets["held_out"], metric))
+    best = max(trials, key=lambda trial: measure(trial[HELD_OUT], targets[HELD_OUT], metric))
     found[name] = (best["dev"], encoding + time.perf_counter() - started)
-    assert targets["dev"] is not None
     return targets["dev"], found
 
 
@@ -92,11 +92,11 @@ def fitted(features: dict[str, np.ndarray], targets: Any, strength: float, metri
     from sklearn.preprocessing import StandardScaler
 
     if metric == "pearson":
-        ridge = Ridge(alpha=strength).fit(features["train"], targets["train"])
-        return {name: ridge.predict(features[name])[:, None] for name in ("held_out", "dev")}
+        ridge = Ridge(alpha=strength).fit(features[TRAIN], targets[TRAIN])
+        return {name: ridge.predict(features[name])[:, None] for name in (HELD_OUT, "dev")}
     logistic = make_pipeline(StandardScaler(), LogisticRegression(C=1 / strength, max_iter=2000))
-    logistic.fit(features["train"], targets["train"])
-    return {name: logistic.predict_proba(features[name]) for name in ("held_out", "dev")}
+    logistic.fit(features[TRAIN], targets[TRAIN])
+    return {name: logistic.predict_proba(features[name]) for name in (HELD_OUT, "dev")}
 
 
 if __name__ == "__main__":

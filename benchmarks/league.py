@@ -1,7 +1,7 @@
 """Encoder, heads and ensembles over fine-tuning, several tasks and seeds; resumable, one small result file per run.
 
-    python benchmarks/league.py run --data ../shared/data            # hours; every finished run is kept
-    python benchmarks/league.py table                                # Markdown for docs/lab-notes, from the files
+    python -m benchmarks.league run --data ../shared/data            # hours; every finished run is kept
+    python -m benchmarks.league table                                # Markdown for docs/lab-notes, from the files
 
 Each (task, seed) is two runs with the same rows and settings: `heads` (marks up to 2 epochs, everything by default) and
 `encoder` (plain fine-tuning for 3 epochs, no heads), which is what its score and seconds are held against.
@@ -11,6 +11,7 @@ import argparse
 import json
 import shutil
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ import numpy as np
 
 import bertvision
 from bertvision.metrics.intervals import resampled
-from bertvision.reproduction.plan import USUAL
+from bertvision.records import ENCODER, GREEDY, ModelName
+from bertvision.reproduction.plan import PLAIN
+from bertvision.runs import Run
+from bertvision.types import HELD_OUT
 
 RESULTS = Path(__file__).parent / "results" / "league"
 KEPT_RESAMPLES = 300
@@ -61,22 +65,23 @@ def run(task: str, seed: int, plan: str, data: str, backbone: str) -> None:
         out = Path(folder) / "run"
         limit = LIMITS.get(task)
         finished = bertvision.fit(
-            task, data=data, backbone=backbone, seed=seed, out=out, limit=limit, **USUAL | PLANS[plan]
+            task, data=data, backbone=backbone, seed=seed, out=out, limit=limit, **PLAIN | PLANS[plan]
         )
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(summary(finished), indent=None, separators=(",", ":")) + "\n")
         shutil.rmtree(out)
 
 
-def summary(run: Any) -> dict[str, Any]:
+def summary(run: Run) -> dict[str, Any]:
     """Scores and costs, and the resampled dev scores of encoder, best head and selection for paired intervals."""
-    scores, info = run.scores, run.info
-    options = {name: value for name, value in info["options"].items() if name not in ("out", "data")}
-    metric = scores["metric"]
+    record, results = run.record, run.results
+    assert record.costs is not None
+    options = {name: value for name, value in record.recipe.as_dict().items() if name not in ("out", "data")}
+    metric = results.metric
     marks = []
-    for entry in scores["marks"]:
-        dev = run.predictions(entry["epoch"])["dev"]
-        models = {"encoder": "encoder", "selected": entry["selected"], "best_head": entry["best_head"]}
+    for one in results.marks:
+        dev = run.predictions(one.mark)["dev"]
+        models = {"encoder": ENCODER, "selected": one.selected, "best_head": one.best_head}
         draws = {
             role: np.round(
                 resampled(dev["outputs"][name], dev["targets"], metric)[:KEPT_RESAMPLES].astype(float), 4
@@ -84,15 +89,13 @@ def summary(run: Any) -> dict[str, Any]:
             for role, name in models.items()
             if name
         }
-        kept = {split: {m: {k: round(s["value"], 4) for k, s in found.items()} for m, found in entry[split].items()}
-                for split in ("held_out", "dev")}  # fmt: skip
-        costs = {part: round(seconds, 2) for part, seconds in entry["costs"].items()}
-        marks.append(
-            {"epoch": entry["epoch"], "costs": costs, "pairs": entry["pairs"], **models, **kept, "draws": draws}
-        )
+        kept = {split: {m: {k: round(s.value, 4) for k, s in found.items()} for m, found in one.scores[split].items()}
+                for split in (HELD_OUT, "dev")}  # fmt: skip
+        costs = {part: round(seconds, 2) for part, seconds in one.costs.items()}
+        marks.append({"epoch": one.mark, "costs": costs, "pairs": one.ways, **models, **kept, "draws": draws})
     return {
-        "options": options, "metric": metric, "selected": scores["selected"], "costs": info["costs"],
-        "parameters": info["parameters"], "versions": info["versions"], "marks": marks,
+        "options": options, "metric": metric, "selected": asdict(results.selected), "costs": asdict(record.costs),
+        "parameters": record.parameters, "versions": record.versions, "marks": marks,
     }  # fmt: skip
 
 
@@ -117,7 +120,7 @@ def seconds_at(mark: dict[str, Any]) -> float:
     parts = [
         value
         for name, value in mark["costs"].items()
-        if name.startswith("polish_") or "train" in name or "held_out" in name
+        if name.startswith("polish_") or "train" in name or HELD_OUT in name
     ]
     return float(mark["costs"]["fine_tune_loop"] + sum(parts))
 
@@ -126,7 +129,7 @@ def interval(results: list[dict[str, Any]], index: int, role: str) -> tuple[floa
     """Mean over seeds of (role - encoder) on dev, with a bootstrap over examples, paired within each seed."""
     metric = results[0]["metric"]
     value = np.mean(
-        [m["dev"][m[role]][metric] - m["dev"]["encoder"][metric] for m in (r["marks"][index] for r in results)]
+        [m["dev"][m[role]][metric] - m["dev"][ENCODER][metric] for m in (r["marks"][index] for r in results)]
     )
     draws = [np.subtract(r["marks"][index]["draws"][role], r["marks"][index]["draws"]["encoder"]) for r in results]
     low, high = np.quantile(np.mean(draws, 0), [0.025, 0.975])
@@ -134,8 +137,8 @@ def interval(results: list[dict[str, Any]], index: int, role: str) -> tuple[floa
 
 
 def best_ridden(mark: dict[str, Any], metric: str) -> str | None:
-    ridden = [name for name in mark["pairs"] if not name.endswith("+polish")]
-    return max(ridden, key=lambda name: mark["held_out"][name][metric], default=None)
+    ridden = [name for name in mark["pairs"] if not ModelName.parse(name).polished]
+    return max(ridden, key=lambda name: mark[HELD_OUT][name][metric], default=None)
 
 
 def mean_dev(marks: list[dict[str, Any]], models: list[str | None], metric: str) -> str:
@@ -155,11 +158,11 @@ def score_rows(found: dict[tuple[str, str, str], list[dict[str, Any]]]) -> list[
         metric = results[0]["metric"]
         for index, mark in enumerate(results[0]["marks"]):
             at = [result["marks"][index] for result in results]
-            choices = [
-                ["encoder" for _ in at],
+            choices: list[list[str | None]] = [
+                [ENCODER for _ in at],
                 [best_ridden(m, metric) for m in at],
                 [m["best_head"] for m in at],
-                ["ensemble-greedy" for _ in at],
+                [GREEDY for _ in at],
                 [m["selected"] for m in at],
             ]
             cells = [_label(task, metric, backbone, plan), str(len(results)), mark["epoch"]]
@@ -183,7 +186,7 @@ def cost_rows(found: dict[tuple[str, str, str], list[dict[str, Any]]]) -> list[s
             continue
         metric = ours[0]["metric"]
         beaten = [rivals[r["options"]["seed"]] for r in ours]
-        target = float(np.mean([rival["marks"][-1]["dev"]["encoder"][metric] for rival in beaten]))
+        target = float(np.mean([rival["marks"][-1]["dev"][ENCODER][metric] for rival in beaten]))
         spent = float(np.mean([rival["marks"][-1]["costs"]["fine_tune_loop"] for rival in undisturbed(beaten)]))
         reached = "not reached | - | -"
         for index, mark in enumerate(ours[0]["marks"]):

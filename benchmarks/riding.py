@@ -1,8 +1,8 @@
 """What heads riding along add to a fine-tuning step: the same batches with and without them, in turn; and to memory:
 the peak of a process that trains with them against one that trains without. Eight heads on texts, six on tokens.
 
-    python benchmarks/riding.py --data ../shared/data --tasks cola,sts-b
-    python benchmarks/riding.py --tasks squad2 --steps 40 --out benchmarks/results/riding-spans.json
+    python -m benchmarks.riding --data ../shared/data --tasks cola,sts-b
+    python -m benchmarks.riding --tasks squad2 --steps 40 --out benchmarks/results/riding-spans.json
 """
 
 import argparse
@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import Accelerator
-from speed import EIGHT
+from benchmarks.speed import EIGHT
 
 from bertvision.options import Request
 from bertvision.progress import Progress
-from bertvision.reproduction.plan import USUAL
+from bertvision.reproduction.plan import PLAIN
 from bertvision.training.batches import bucketed, padding_share
 from bertvision.training.heads import HeadTrainer, build
 from bertvision.training.loop import Loop
@@ -44,7 +44,7 @@ def main() -> None:
 
 def options_of(task: str, data: str, heads: str) -> Request:
     return Request(
-        task=task, data=data, heads=heads, **USUAL, limit=4000 if task.startswith("squad") else None, dev_limit=100
+        task=task, data=data, heads=heads, **PLAIN, limit=4000 if task.startswith("squad") else None, dev_limit=100
     )
 
 
@@ -84,7 +84,8 @@ def measure(task: str, data: str, steps: int) -> dict[str, object]:
     peaks = {
         heads: int(
             subprocess.run(
-                [sys.executable, __file__, "--data", data, "--tasks", task, "--steps", "15", "--peak", heads],
+                [sys.executable, "-m", "benchmarks.riding", "--data", data, "--tasks", task, "--steps", "15", "--peak",
+                 heads],
                 capture_output=True, text=True, check=True,
             ).stdout
         )

@@ -1,6 +1,6 @@
 """Windows and decoding on the whole of SQuAD 2.0: seconds and memory, and our windows against the tokenizer's own.
 
-    python benchmarks/spans.py --data ../shared/data/SQuAD2 --out benchmarks/results/spans.json
+    python -m benchmarks.spans --data ../shared/data/SQuAD2 --out benchmarks/results/spans.json
 
 The rival is what question-answering scripts do: the fast tokenizer on (question, context) pairs with overflowing tokens
 and offsets, in batches of 1,000, kept as flat arrays as ours are; on the first 20,000 questions, in turn with ours.
@@ -87,8 +87,8 @@ def rival(tokenizer: Any, examples: Examples) -> tuple[np.ndarray, ...]:
     parts: list[list[Any]] = [[], [], [], []]
     for i in range(0, len(examples), 1000):
         made = tokenizer(
-            examples.texts[i : i + 1000], examples.second_texts[i : i + 1000], truncation="only_second", max_length=LENGTH,
-            stride=STRIDE, return_overflowing_tokens=True, return_offsets_mapping=True,
+            examples.texts[i : i + 1000], examples.second_texts[i : i + 1000], truncation="only_second",
+            max_length=LENGTH, stride=STRIDE, return_overflowing_tokens=True, return_offsets_mapping=True,
         )  # fmt: skip
         for encoding in made.encodings:
             parts[0].append(np.array(encoding.ids, np.int32))

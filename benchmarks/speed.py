@@ -1,6 +1,6 @@
 """Time per epoch against transformers' Trainer, in one run: same encoder, batch size, length limit, rows and epochs.
 
-    python benchmarks/speed.py --data ../shared/data --tasks cola,sts-b --out benchmarks/results/speed.json
+    python -m benchmarks.speed --data ../shared/data --tasks cola,sts-b --out benchmarks/results/speed.json
 
 Also: Trainer with its own length grouping, our loop with frozen embeddings, and the cost of eight heads riding along.
 Every contestant runs in a fresh process, in turn, `--rounds` times; seconds are of training alone.
@@ -69,20 +69,23 @@ def contest(contestant: str, task: str, seed: int, data: str, limit: int | None)
 
 def ours(task: str, seed: int, data: str, limit: int | None, heads: str, freeze: str | None) -> dict[str, Any]:
     import bertvision
+    from bertvision.records import ENCODER
 
     with tempfile.TemporaryDirectory() as folder:
         run = bertvision.fit(
             task, data=data, seed=seed, limit=limit, heads=heads, polish=0, lead="own", freeze=freeze,
             dropout=True, batch_size=BATCH, lr=RATE, max_length=LENGTH, marks="1", out=Path(folder) / "run", quiet=True,
         )  # fmt: skip
-        spent, entry = run.info["costs"]["parts"], run.scores["marks"][0]
-        score = {name: found["value"] for name, found in entry["dev"]["encoder"].items()}
+        costs, found = run.record.costs, run.results.at("1")
+        assert costs is not None
+        spent = costs.parts
+        score = {name: score.value for name, score in found.scores["dev"][ENCODER].items()}
         outside = 1 - (spent["encoder"] + spent["heads"]) / spent["loop"]
         return {
             "seconds": spent["loop"],
             "heads": spent["heads"],
             "outside": outside,
-            "steps": entry["step"],
+            "steps": found.step,
             "dev": score,
         }
 
@@ -99,7 +102,7 @@ def trainer(task: str, seed: int, data: str, limit: int | None, grouped: bool) -
     )
 
     from bertvision.backbones import backbones
-    from bertvision.metrics.glue import measure
+    from bertvision.metrics.intervals import measure
     from bertvision.options import Request
     from bertvision.tasks import tasks
     from bertvision.training.setting import parts_of
@@ -118,6 +121,7 @@ def trainer(task: str, seed: int, data: str, limit: int | None, grouped: bool) -
         part = parts[name]
         texts = (part.texts, part.second_texts) if part.second_texts is not None else (part.texts,)
         encoded = tokenizer(*texts, truncation=True, max_length=LENGTH)
+        assert part.targets is not None
         labels = part.targets.tolist()
         return [{key: encoded[key][i] for key in encoded} | {"label": labels[i]} for i in range(len(part))]
 
@@ -137,7 +141,7 @@ def trainer(task: str, seed: int, data: str, limit: int | None, grouped: bool) -
         said = runner.predict(rows("dev"))
     # Its own targets: grouping by length, it answers in another order than it was asked.
     outputs, targets = said.predictions.reshape(len(said.predictions), -1), said.label_ids
-    score = {name: measure(outputs, targets, name) for name in dataset.metrics}
+    score = {name: measure(outputs, targets, name, dataset.kind) for name in dataset.metrics}
     return {"seconds": seconds, "steps": runner.state.global_step, "dev": score}
 
 

@@ -1,7 +1,7 @@
 """SQuAD 2.0 over fine-tuning: encoder, heads and ensembles, and the paper's three claims; one small file per run.
 
-    python benchmarks/squad.py run --data ../shared/data/SQuAD2 --limit 8000     # the run directory is kept, see --runs
-    python benchmarks/squad.py table                                             # Markdown for docs/lab-notes
+    python -m benchmarks.squad run --data ../shared/data/SQuAD2 --limit 8000     # the run directory is kept, see --runs
+    python -m benchmarks.squad table                                             # Markdown for docs/lab-notes
 
 (a) head above encoder at equal fine-tuning; (b) ensemble above both; (c) a head trained on the first mark's states,
 asked on the last mark's states, above the same head on the states it was trained on. Each a paired bootstrap on dev.
@@ -9,19 +9,18 @@ asked on the last mark's states, above the same head on the states it was traine
 
 import argparse
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import bertvision
 from bertvision.backbones import encoder as backbones
-from bertvision.heads.base import Shape
 from bertvision.kinds import Scale
-from bertvision.metrics.intervals import compare, score
-from bertvision.options import Request
+from bertvision.metrics.intervals import Score, compare, score
 from bertvision.progress import Progress
-from bertvision.reproduction.plan import USUAL
-from bertvision.runs import Run, write_json
+from bertvision.records import ENCODER, GREEDY, MAX, MarkRecord, ModelName, Results
+from bertvision.reproduction.plan import PLAIN
+from bertvision.runs import Run
 from bertvision.tasks import load as load_task
 from bertvision.training import marks
 from bertvision.training.answering import answer
@@ -29,7 +28,8 @@ from bertvision.training.checkpoints import load_heads
 from bertvision.training.collect import encode
 from bertvision.training.fit import write_predictions
 from bertvision.training.judging import judge_of
-from bertvision.training.setting import HELD_OUT, parts_of, prepare
+from bertvision.training.setting import parts_of, prepare
+from bertvision.types import HELD_OUT
 
 RESULTS = Path(__file__).parent / "results" / "squad"
 
@@ -55,7 +55,7 @@ def main() -> None:
     label = f"{given.task}-{Path(given.backbone).name}-{given.limit}-{given.epochs}-{given.seed}".replace("/", "_")
     out = given.runs / label
     # As the tables in docs/lab-notes were made.
-    run = Run(out) if out.exists() else bertvision.fit(options.pop("task"), out=out, **USUAL, **options)
+    run = Run(out) if out.exists() else bertvision.fit(options.pop("task"), out=out, **PLAIN, **options)
     if given.action == "rescore":
         rescore(run)
     RESULTS.mkdir(parents=True, exist_ok=True)
@@ -63,62 +63,62 @@ def main() -> None:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    info, kind = run.info, run.info["kind"]
-    options = {name: value for name, value in info["options"].items() if name not in ("out", "data")}
+    record, results = run.record, run.results
+    kind, costs = record.kind, record.costs
+    assert costs is not None
+    options = {name: value for name, value in record.recipe.as_dict().items() if name not in ("out", "data")}
     found = []
-    for entry in run.scores["marks"]:
-        dev = run.predictions(entry["epoch"])["dev"]
+    for one in results.marks:
+        dev = run.predictions(one.mark)["dev"]
         metrics = ("f1", "exact", "found_f1") if kind == "span" else ("accuracy", "f1")
-        pairs = {"best_head": "encoder", "selected": "encoder"}
-        pairs |= {name: "encoder" for name in entry["dev"] if name.startswith("ensemble")}
-        named = {"best_head": entry["best_head"], "selected": entry["selected"]}
+        compared = [(name, ENCODER) for name in ("best_head", "selected")]
+        compared += [(name, ENCODER) for name in one.models if ModelName.parse(name).ensemble]
+        named: dict[str, Any] = {"best_head": one.best_head, "selected": one.selected}
         differences = {
-            f"{one} - {other}": {
-                metric: _difference(dev, named.get(other, other), named.get(one, one), metric, kind)
+            f"{above} - {below}": {
+                metric: _difference(dev, named.get(below, below), named.get(above, above), metric, kind)
                 for metric in metrics
             }
-            for one, other in [*pairs.items(), ("ensemble-max", "best_head"), ("ensemble-greedy", "best_head")]
+            for above, below in [*compared, (MAX, "best_head"), (GREEDY, "best_head")]
         }
-        kept = {key: entry[key] for key in ("epoch", "selected", "best_head", "costs", "seconds")}
-        kept["null_thresholds"] = entry.get("null_thresholds")
-        for split in ("held_out", "dev"):
+        kept: dict[str, Any] = {"epoch": one.mark, "selected": one.selected, "best_head": one.best_head}
+        kept |= {"costs": one.costs, "seconds": one.seconds, "null_thresholds": one.null_thresholds or None}
+        for split in (HELD_OUT, "dev"):
             kept[split] = {
-                model: {metric: _rounded(value) for metric, value in scores.items()}
-                for model, scores in entry[split].items()
+                model: {metric: _rounded(score) for metric, score in scores.items()}
+                for model, scores in one.scores[split].items()
             }
         found.append(kept | {"differences": differences})
-    result = {"options": options, "metrics": info["metrics"], "selected": run.scores["selected"], "marks": found}
-    result |= {key: info[key] for key in ("costs", "parameters", "versions")}
-    result["examples"] = {name: part["examples"] for name, part in info["data"].items()}
+    result = {"options": options, "metrics": record.metrics, "selected": asdict(results.selected), "marks": found}
+    result |= {"costs": asdict(costs), "parameters": record.parameters, "versions": record.versions}
+    result["examples"] = {name: part.examples for name, part in record.data.items()}
     if kind == "span" and len(found) > 1:
-        result["transfer"] = transfer(run, found[0]["epoch"], found[-1]["epoch"])
+        result["transfer"] = transfer(run, results.marks[0].mark, results.last.mark)
     return result
 
 
 def rescore(run: Run) -> None:
     """Let the checkpoints of a finished run answer again, and choose and score as the program does now."""
-    setting = prepare(Request(**run.info["options"]), Progress())
-    kept, entries = run.scores, []
-    for old in kept["marks"]:
-        mark, folder = old["epoch"], run.mark_folder(old["epoch"])
-        heads, _ = load_heads(folder, setting.shape, list(old["pairs"]), setting.encoder.top)
+    setting = prepare(run.record.recipe, Progress())
+    results, rescored = run.results, []
+    for old in results.marks:
+        folder = run.mark_folder(old.mark)
+        heads, _ = load_heads(folder, setting.shape, list(old.ways))
         encoder = backbones.load(str(folder / "encoder"), 2, 0, span=setting.shape.span, pooled=setting.shape.pooled)
         there = replace(setting, encoder=encoder)
         made = marks.Report({split: {} for split in setting.evaluated})
-        marks.answer_all(there, "joint", heads, mark, made)
+        marks.answer_all(there, "joint", heads, old.mark, made)
         marks.conclude(there, made)
-        entries.append(old | marks.entry(there, made))
-        write_predictions(run.predictions_file(mark), there, made)
-    top = max(entries, key=lambda entry: entry["goodness"])
-    kept |= {"marks": entries, "selected": {"model": top["selected"], "mark": top["epoch"]}}
-    write_json(run.path / "scores.json", kept)
+        rescored.append(MarkRecord.read(old.as_dict() | marks.entry(there, made)))
+        write_predictions(run.predictions_file(old.mark), there, made)
+    Results.of(results.task, results.metric, rescored).write(run.path / "scores.json")
 
 
 def transfer(run: Run, early: str, late: str) -> dict[str, Any]:
     """Heads of the `early` mark on the states of the `late` one; thresholds are tuned on held-out questions again."""
-    options, shape = Request(**run.info["options"]), Shape(**run.info["shape"])
+    options, shape, trained = run.record.recipe, run.record.shape, run.results.at(early)
     parts = parts_of(load_task(options), options)
-    names = list(run.mark(early)["pairs"])
+    names = list(trained.ways)
     heads, _ = load_heads(run.mark_folder(early), shape, names)
     encoder = backbones.load(str(run.mark_folder(late) / "encoder"), 2, 0, span=True, pooled=shape.pooled)
     found: dict[str, Any] = {}
@@ -134,9 +134,9 @@ def transfer(run: Run, early: str, late: str) -> dict[str, Any]:
         targets = judges["dev"].targets
         found[name] = {
             metric: {
-                "own": _rounded(run.mark(early)["dev"][name][metric]),
-                "later": _rounded(score(values, targets, metric, "span").as_dict()),
-                "later - own": _rounded(compare(before[name], values, targets, metric, "span").as_dict()),
+                "own": _rounded(trained.score(name, metric, "dev")),
+                "later": _rounded(score(values, targets, metric, "span")),
+                "later - own": _rounded(compare(before[name], values, targets, metric, "span")),
             }
             for metric in ("f1", "exact", "found_f1")
         }
@@ -145,18 +145,18 @@ def transfer(run: Run, early: str, late: str) -> dict[str, Any]:
 
 def _difference(dev: dict[str, Any], one: str, other: str, metric: str, kind: str) -> dict[str, float]:
     outputs = dev["outputs"]
-    return _rounded(compare(outputs[one], outputs[other], dev["targets"], metric, kind).as_dict())
+    return _rounded(compare(outputs[one], outputs[other], dev["targets"], metric, kind))
 
 
-def _rounded(values: dict[str, float]) -> dict[str, float]:
-    return {key: round(value, 4) for key, value in values.items()}
+def _rounded(found: Score) -> dict[str, float]:
+    return {key: round(value, 4) for key, value in found.as_dict().items()}
 
 
 def table() -> str:
     lines: list[str] = []
     for file in sorted(RESULTS.glob("*.json")):
         result = json.loads(file.read_text())
-        metrics = [metric for metric in result["marks"][0]["dev"]["encoder"] if metric != "HasAns_exact"]
+        metrics = [metric for metric in result["marks"][0]["dev"][ENCODER] if metric != "HasAns_exact"]
         lines += ["", f"### {file.stem}", "", f"| epochs | model | s | {' | '.join(metrics)} |"]
         lines.append("|---" * (3 + len(metrics)) + "|")
         for mark in result["marks"]:
@@ -165,7 +165,7 @@ def table() -> str:
                 first = found[metrics[0]]
                 cells = [f"{first['value']:.3f} [{first['low']:.3f}, {first['high']:.3f}]"]
                 cells += [f"{found[metric]['value']:.3f}" for metric in metrics[1:]]
-                seconds = f"{mark['seconds']:.0f}" if model == "encoder" else ""
+                seconds = f"{mark['seconds']:.0f}" if model == ENCODER else ""
                 lines.append(f"| {mark['epoch']} | {chosen}{model}{chosen} | {seconds} | {' | '.join(cells)} |")
         both = [metric for metric in (metrics[0], "found_f1") if metric in metrics]
         lines += ["", f"| epochs | difference [95%] | {' | '.join(both)} |", "|---" * (2 + len(both)) + "|"]

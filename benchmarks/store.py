@@ -1,13 +1,13 @@
 """The store beside other ways to keep hidden states, in one run; SQuAD-length windows.
 
-    python benchmarks/store.py size          # bytes, against the original's layout (padded float32 HDF5)
-    python benchmarks/store.py read          # shuffled batches per second, warm and cold, beside HDF5, zarr, datasets
-    python benchmarks/store.py extract       # windows per second against the bare forward pass and the HF pipeline
-    python benchmarks/store.py wait          # share of the time that training --heads paper waits for the store
-    python benchmarks/store.py scores        # heads on fp32, fp16 and int8 states, five seeds
-    python benchmarks/store.py memory        # peak memory of extract and train, 10,000 against 100,000 rows
-    python benchmarks/store.py kill          # kill -9 at random moments, then go on: the same bytes?
-    python benchmarks/store.py planner       # the planner's choice against the fastest mode, six settings
+    python -m benchmarks.store size          # bytes, against the original's layout (padded float32 HDF5)
+    python -m benchmarks.store read          # shuffled batches per second, warm and cold, beside HDF5, zarr, datasets
+    python -m benchmarks.store extract       # windows per second against the bare forward pass and the HF pipeline
+    python -m benchmarks.store wait          # share of the time that training --heads paper waits for the store
+    python -m benchmarks.store scores        # heads on fp32, fp16 and int8 states, five seeds
+    python -m benchmarks.store memory        # peak memory of extract and train, 10,000 against 100,000 rows
+    python -m benchmarks.store kill          # kill -9 at random moments, then go on: the same bytes?
+    python -m benchmarks.store planner       # the planner's choice against the fastest mode, six settings
 
 Rivals need `pip install h5py zarr` (extras `dev` and `bench`). Results go to benchmarks/results/store/.
 """
@@ -291,8 +291,10 @@ def wait(given: Any, folder: Path) -> dict[str, Any]:
     for dtype in ("fp16", "int8"):
         made(given, folder, dtype)
         run = bertvision.train(folder / dtype, heads="paper", epochs=1, out=folder / f"run-{dtype}", quiet=True)
-        costs = run.info["costs"]["parts"]
-        found[dtype] = {**costs, "waiting": costs["wait"] / (costs["wait"] + costs["train"])}
+        costs = run.record.costs
+        assert costs is not None
+        waited, trained = costs.parts["wait"], costs.parts["train"]
+        found[dtype] = {**costs.parts, "waiting": waited / (waited + trained)}
     return found
 
 
@@ -314,11 +316,11 @@ def scores(given: Any, folder: Path) -> dict[str, Any]:
             made(given, place, dtype, task=task, shard_size=8000, **options)
             runs[dtype] = bertvision.train(place / dtype, heads=asked, out=place / f"run-{dtype}", quiet=True)
             shutil.rmtree(place / dtype)
-        metric, kind = runs["fp32"].scores["metric"], runs["fp32"].info["kind"]
-        metric = "found_f1" if task == "squad2" else metric
+        record = runs["fp32"].record
+        metric, kind = "found_f1" if task == "squad2" else record.metric, record.kind
         for dtype in ("fp16", "int8"):
             one, other = (run.predictions("0")["dev"] for run in (runs["fp32"], runs[dtype]))
-            names = list(runs[dtype].scores["marks"][0]["pairs"])
+            names = list(runs[dtype].results.at("0").ways)
             differences = [
                 compare(one["outputs"][n], other["outputs"][n], one["targets"], metric, kind).value for n in names
             ]
@@ -401,7 +403,7 @@ def planner(given: Any, folder: Path) -> dict[str, Any]:
         {"task": "sts-b", "heads": "adapter-64-views", "polish": 1, "limit": 600},
         {"task": "squad2", "heads": "adapter-64-normalised", "polish": 1, "limit": 100},
         {"task": "squad2", "heads": "default", "polish": 4, "limit": 100},
-        {"task": "mrpc", "heads": "token-attention,learned-pooling-views", "polish": 3, "limit": 300},
+        {"task": "mrpc", "heads": "adapter-64-views,learned-pooling-views", "polish": 3, "limit": 300},
     ]
     rows = []
     for number, setting in enumerate(settings):
@@ -410,9 +412,9 @@ def planner(given: Any, folder: Path) -> dict[str, Any]:
         seconds, chosen = {}, ""
         for mode in ("memory", "stored", "recompute", "auto"):
             run = bertvision.fit(**common, mode=mode, out=folder / f"{number}-{mode}")
-            entry = run.scores["marks"][0]
-            seconds[mode] = sum(v for k, v in entry["costs"].items() if k.startswith(("collect", "polish")))
-            chosen = entry["modes"]["joint"]
+            found = run.results.at("0")
+            seconds[mode] = sum(v for k, v in found.costs.items() if k.startswith(("collect", "polish")))
+            chosen = found.modes["joint"]
         names = {"memory": "memory", "recompute": "recompute"}
         picked = seconds[names.get(chosen, "stored")]
         best = min(seconds[mode] for mode in ("memory", "stored", "recompute"))

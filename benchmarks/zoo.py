@@ -1,11 +1,11 @@
 """The head zoo, measured: one pass against many, stacks against loops, the paper's league, and what beats it.
 
-python benchmarks/zoo.py onepass   # 24 heads in one pass against 24 runs: texts (STS-B) and tokens (SQuAD 2.0)
-python benchmarks/zoo.py stacked   # 16 copies (4 seeds x 4 learning rates) as one computation
-python benchmarks/zoo.py ride      # all heads of the paper riding along on STS-B, three seeds
-python benchmarks/zoo.py league    # heads of the paper and ours on frozen states, five seeds in one pass, 2,000 rows
-python benchmarks/zoo.py spans --backbone RUN/marks/1/encoder   # the twenty span heads, three seeds in one pass
-python benchmarks/zoo.py table     # Markdown for docs/lab-notes, from the files in benchmarks/results/zoo/
+python -m benchmarks.zoo onepass   # 24 heads in one pass against 24 runs: texts (STS-B) and tokens (SQuAD 2.0)
+python -m benchmarks.zoo stacked   # 16 copies (4 seeds x 4 learning rates) as one computation
+python -m benchmarks.zoo ride      # all heads of the paper riding along on STS-B, three seeds
+python -m benchmarks.zoo league    # heads of the paper and ours on frozen states, five seeds in one pass, 2,000 rows
+python -m benchmarks.zoo spans --backbone RUN/marks/1/encoder   # the twenty span heads, three seeds in one pass
+python -m benchmarks.zoo table     # Markdown for docs/lab-notes, from the files in benchmarks/results/zoo/
 """
 
 import argparse
@@ -22,14 +22,16 @@ import torch
 from scipy.stats import spearmanr
 
 import bertvision
+from bertvision.heads import heads as known_heads
 from bertvision.heads.base import Head, Shape
 from bertvision.heads.variants import expand
 from bertvision.kinds import KINDS
 from bertvision.metrics.intervals import resampled
 from bertvision.options import Request
 from bertvision.progress import Progress
-from bertvision.reproduction.paper import SPAN_HEADS
-from bertvision.reproduction.plan import USUAL
+from bertvision.records import ENCODER, MarkRecord, ModelName
+from bertvision.reproduction.paper import SPAN_SCORES
+from bertvision.reproduction.plan import PLAIN
 from bertvision.runs import Run, partial_of
 from bertvision.states.hidden import HiddenStates
 from bertvision.stores.reader import open_store
@@ -42,9 +44,10 @@ from bertvision.training.heads import HeadTrainer, build
 from bertvision.training.polish import polish
 from bertvision.training.setting import Setting, prepare
 from bertvision.training.sources import Collected, Source, Stored
+from bertvision.types import HELD_OUT
 
 RESULTS = Path(__file__).parent / "results" / "zoo"
-TEXTS = Shape(layers=7, features=384, outputs=2, pairs=True, pooled=False)
+TEXTS = Shape(layers=7, features=384, outputs=2, paired=True, pooled=False)
 Batches = Iterator[tuple[HiddenStates, torch.Tensor]]
 
 
@@ -149,7 +152,8 @@ def one_pass(setting: Setting, share: int) -> dict[str, Any]:
     for source, batches in sources.items():
         train(setting, names[:1], batches())  # warm
         together, spent = train(setting, names, batches())
-        alone, separate = {}, {"states": 0.0, "heads": 0.0}
+        alone: dict[str, Head] = {}
+        separate = {"states": 0.0, "heads": 0.0}
         for name in names:
             heads, seconds = train(setting, [name], batches())
             alone |= heads
@@ -213,12 +217,12 @@ def passes(setting: Setting, groups: list[list[str]], source: Callable[[], Sourc
 
 
 def frozen_league(task: str, data: str, seeds: int, limit: int) -> None:
-    """Heads on the frozen encoder's states, all seeds in one pass; two seeds of abbreviated Xceptions and `top-1`,
-    and no `xception`: it alone costs as much as all the others."""
+    """Heads on the frozen encoder's states, all seeds in one pass; two seeds of abbreviated Xceptions, and no
+    `xception`: it alone costs as much as all the others."""
     several, two = f"seed=0..{seeds - 1}", "seed=0..1"
-    shape = replace(TEXTS, pairs=task not in ("cola", "sst-2"))
-    costly = ("xception-abbreviated", "xception-abbreviated-cls", "top-1")
-    names = [name for name in expand("all", shape) if name not in ("xception", "top-2", "top-3", "top-4")]
+    shape = replace(TEXTS, paired=task not in ("cola", "sst-2"))
+    costly = ("xception-abbreviated", "xception-abbreviated-cls")
+    names = [name for name in expand("all", shape) if name != "xception"]
     heads = [f"{name}:{two if name in costly else several}" for name in names]
     run = fitted(f"zoo-{task}-{limit}", task, data=data, heads=",".join(heads), limit=limit, epochs="0", marks="0")
     keep(f"league-{task}", league_of([run], "0"))
@@ -227,7 +231,7 @@ def frozen_league(task: str, data: str, seeds: int, limit: int) -> None:
 def ride(data: str, seeds: int) -> None:
     """One pass of fine-tuning per seed with every head of the paper in it, and nothing after it."""
     runs = [
-        fitted(f"zoo-ride-{seed}", "sts-b", data=data, heads="paper", polish=0, marks="1", seed=seed, **USUAL)
+        fitted(f"zoo-ride-{seed}", "sts-b", data=data, heads="paper", polish=0, marks="1", seed=seed, **PLAIN)
         for seed in range(seeds)
     ]
     keep("league-ride-sts-b", league_of(runs, "1"))
@@ -242,21 +246,25 @@ def fitted(name: str, task: str, **options: Any) -> Run:
 def league_of(runs: list[Run], mark: str, metric: str | None = None) -> dict[str, Any]:
     """Per head, over its seeds (variants in one run, or runs): mean held-out and dev score, and the difference of dev
     scores to the best head of the paper (by held-out score, mean over seeds), paired within seeds."""
-    metric, kind = metric or runs[0].scores["metric"], runs[0].info["kind"]
-    seeds: dict[str, list[tuple[dict[str, Any], dict[str, Any], str]]] = {}
+    record, results = runs[0].record, runs[0].results
+    assert record.costs is not None
+    metric, kind = metric or results.metric, record.kind
+    seeds: dict[str, list[tuple[MarkRecord, dict[str, Any], str]]] = {}
     for run in runs:
-        entry, dev = run.mark(mark), run.predictions(mark)["dev"]
-        for label in entry["pairs"]:
-            seeds.setdefault(label.partition(":")[0].removesuffix("+polish"), []).append((entry, dev, label))
+        at, dev = run.results.at(mark), run.predictions(mark)["dev"]
+        for label in at.ways:
+            name = ModelName.parse(label).variant.name
+            if name in known_heads:  # old runs have heads that are gone
+                seeds.setdefault(name, []).append((at, dev, label))
     rows = {}
     for name, found in seeds.items():
         draws = [resampled(dev["outputs"][n], dev["targets"], metric, kind).astype(float) for _, dev, n in found]
         rows[name] = {
-            "held_out": mean([entry["held_out"][label][metric]["value"] for entry, _, label in found]),
-            "dev": mean([entry["dev"][label][metric]["value"] for entry, _, label in found]),
-            "each": [round(entry["dev"][label][metric]["value"], 4) for entry, _, label in found],
-            "parameters": runs[0].info["parameters"][found[0][2].removesuffix("+polish")],
-            "source": source_of(name),
+            "held_out": mean([at.score(label, metric, HELD_OUT).value for at, _, label in found]),
+            "dev": mean([at.score(label, metric, "dev").value for at, _, label in found]),
+            "each": [round(at.score(label, metric, "dev").value, 4) for at, _, label in found],
+            "parameters": record.size(found[0][2]),
+            "source": known_heads[name].source,
             "draws": np.mean(draws, 0),
         }
     paper = [name for name in rows if rows[name]["source"] == "paper"]
@@ -268,12 +276,12 @@ def league_of(runs: list[Run], mark: str, metric: str | None = None) -> dict[str
             row[label] = [round(row["dev"] - rows[other]["dev"], 4), round(float(low), 4), round(float(high), 4)]
     for row in rows.values():
         del row["draws"]
-    encoder = mean([run.mark(mark)["dev"]["encoder"][metric]["value"] for run in runs])
-    costs = {name: round(seconds, 1) for name, seconds in runs[0].mark(mark)["costs"].items()}
+    encoder = mean([run.results.at(mark).score(ENCODER, metric, "dev").value for run in runs])
+    costs = {name: round(seconds, 1) for name, seconds in results.at(mark).costs.items()}
     return {
-        "task": runs[0].scores["task"],
+        "task": results.task,
         "metric": metric,
-        "seconds": runs[0].info["costs"]["seconds"],
+        "seconds": record.costs.seconds,
         "costs": costs,
         "encoder": encoder,
         "best_paper_head": rival,
@@ -287,20 +295,14 @@ def span_league(data: str, backbone: str, limit: int, seeds: int, polish: int | 
     run = fitted(f"zoo-squad2-{limit}-{polish}", "squad2", data=f"{data}/SQuAD2", backbone=backbone, heads=heads,
                  limit=limit, dev_limit=1000, epochs="0", marks="0", polish=polish)  # fmt: skip
     result = league_of([run], "0", "found_f1")
-    for number, mark in enumerate(("3/10", "1"), 1):
-        printed = {name: of[number][1] for name, of in SPAN_HEADS.items() if of[number]}
+    for mark, scores in SPAN_SCORES.items():
+        printed = {name: f1 for name, (_, f1) in scores.items()}
         ours = [result["heads"][name]["dev"] for name in printed]
         found = spearmanr(ours, list(printed.values()))
         result[f"rank correlation, {mark}"] = {"spearman": round(found.statistic, 3), "p": round(found.pvalue, 4)}
         for name, value in printed.items():
             result["heads"][name][f"paper, {mark}"] = value
     keep("league-squad2", result)
-
-
-def source_of(name: str) -> str:
-    from bertvision.heads import heads
-
-    return heads[name].source
 
 
 def mean(values: list[float]) -> float:

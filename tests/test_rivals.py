@@ -1,6 +1,7 @@
-"""The benchmark against rivals: jobs are run once, results are read rightly, and contestants keep the contract."""
+"""Benchmarks start and turn runs into tables; rivals run once on the same rows, and their results are read rightly."""
 
 import argparse
+import importlib
 import json
 import random
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # benchmarks/ is no installed package
 
+from benchmarks import league, squad, zoo
 from benchmarks.rivals import OURS, TASKS, contestants
 from benchmarks.rivals import page as pages
 from benchmarks.rivals import run as runs
@@ -31,7 +33,9 @@ from benchmarks.rivals.standings import (
     standing,
 )
 
+import bertvision
 from bertvision.errors import UserError
+from bertvision.reproduction.plan import PLAIN
 
 ROOT = Path(__file__).parents[1]
 GROUPS = {"trainer": "Trainer", "lora": "LoRA", "ours": OURS, "sentence": "sentence-transformers + scikit-learn"}
@@ -322,6 +326,55 @@ def article(name: str) -> dict[str, Any]:
         for question, answers, impossible in asked
     ]
     return {"title": name, "paragraphs": [{"context": context, "qas": rows}]}
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py")))
+def test_every_benchmark_starts(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit) as end:
+        importlib.import_module(f"benchmarks.{name}").main()
+    assert end.value.code == 0
+    assert f"python -m benchmarks.{name}" in capsys.readouterr().out
+
+
+def test_committed_results_still_become_tables() -> None:
+    assert "| sts-b (pearson), minilm-l6 |" in league.table()
+    assert "| adapter-64 | paper |" in zoo.table()
+    assert "### squad2-minilm-l6-8000" in squad.table()
+
+
+def test_a_run_becomes_rows_of_the_league(data: Path, tmp_path: Path) -> None:
+    run = bertvision.fit(
+        "cola", data=data, backbone="tiny", heads="learned-pooling,ladder", marks="0,1", out=tmp_path / "run",
+        quiet=True, **PLAIN,
+    )  # fmt: skip
+    kept = json.loads(json.dumps(league.summary(run)))
+    header, _, *rows = league.score_rows({("tiny", "cola", "heads"): [kept]})
+    assert [row.split(" | ")[2] for row in rows] == ["0", "1"]
+    encoder = run.results.at("1").score("encoder", "matthews", "dev").value
+    cells = dict(zip(header.split(" | "), rows[1].split(" | "), strict=True))
+    assert cells["encoder"] == f"{encoder:.3f}"
+    found = zoo.league_of([run], "1")
+    assert set(found["heads"]) == {"learned-pooling", "ladder"}
+    assert found["best_paper_head"] == "learned-pooling"
+    assert len(found["heads"]["ladder"]["each"]) == 2  # trained along with the encoder, and polished
+
+
+def test_a_run_on_questions_is_compared_and_rescored(data: Path, tmp_path: Path) -> None:
+    run = bertvision.fit(
+        "squad2", data=data / "SQuAD2", backbone="tiny", heads="learned-pooling", marks="1/2,1", out=tmp_path / "run",
+        quiet=True, **PLAIN,
+    )  # fmt: skip
+    kept = json.loads(json.dumps(squad.summary(run)))
+    assert [mark["epoch"] for mark in kept["marks"]] == ["1/2", "1"]
+    assert {"best_head - encoder", "ensemble-max - best_head"} <= set(kept["marks"][0]["differences"])
+    assert set(kept["transfer"]["heads"]) == set(run.results.at("1/2").ways)
+    before = run.results
+    squad.rescore(run)
+    assert run.results.selected == before.selected
+    for old, new in zip(before.marks, run.results.marks, strict=True):
+        assert new.score("encoder", "f1").value == pytest.approx(old.score("encoder", "f1").value)
+        assert new.ways == old.ways
 
 
 @pytest.mark.filterwarnings("ignore")  # of the rivals' libraries

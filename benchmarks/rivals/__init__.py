@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 from benchmarks.rivals.measuring import Clock
 
-from bertvision.options import Request
+from bertvision.recipe import Recipe
 from bertvision.registry import Registry
-from bertvision.types import Dataset, Examples
+from bertvision.types import HELD_OUT, TRAIN, Dataset, Examples
 
 START = 9.0  # seconds in which a job imports its libraries, reads its rows and loads the encoder
-TUNED, HELD_OUT = "train", "held_out"
 
 
 @dataclass(frozen=True)
@@ -116,13 +115,12 @@ class Job:
     task: str
     seed: int
     encoder: Path  # a transformers folder
-    options: Request  # which rows, how many tokens
+    options: Recipe  # which rows, how many tokens
     folder: Path  # to write in; removed with the job
     clock: Clock = field(default_factory=Clock)
 
     @property
     def max_length(self) -> int:
-        assert self.options.max_length is not None
         return self.options.max_length
 
     @cached_property
@@ -140,7 +138,7 @@ class Job:
 
     @property
     def train(self) -> Examples:
-        return self.parts[TUNED]
+        return self.parts[TRAIN]
 
     @property
     def held_out(self) -> Examples:

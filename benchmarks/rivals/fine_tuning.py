@@ -177,17 +177,18 @@ def _span_predictors(job: Job, model: Any, tokenizer: Any) -> tuple[Predict, Cal
     from bertvision.backbones.encoder import Encoder
     from bertvision.heads.base import Shape
     from bertvision.kinds import Scale
+    from bertvision.records import ENCODER
     from bertvision.spans import best_spans
     from bertvision.training.answering import answer
     from bertvision.training.collect import encode
     from bertvision.training.judging import judge_of
 
     encoder = Encoder(model, tokenizer, pooled=False)
-    shape = Shape(encoder.layers, encoder.features, 2, pairs=True, pooled=False, span=True)
+    shape = Shape(encoder.layers, encoder.features, 2, paired=True, pooled=False, span=True)
 
     def outputs(examples: Examples) -> tuple[Any, np.ndarray]:
         encoded = encode(encoder, examples, job.options, windowed=True)
-        return encoded.together, answer(encoder, encoded, "joint", {}, shape, "span", Scale())["encoder"]
+        return encoded.together, answer(encoder, encoded, "joint", {}, shape, "span", Scale())[ENCODER]
 
     windows, said = outputs(job.held_out)
     threshold = judge_of("span", job.held_out, windows, job.options).threshold(said)

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.rivals import OURS, START, Contestant, Job, Outcome, Task, Variant, contestants, everywhere
 from benchmarks.rivals.measuring import asked, size_of
 
-from bertvision.types import Examples
+from bertvision.types import HELD_OUT, TRAIN, Examples
 
 
 def run(job: Job, settings: dict[str, Any]) -> list[Outcome]:
@@ -23,16 +23,17 @@ def run(job: Job, settings: dict[str, Any]) -> list[Outcome]:
 def fitted(job: Job, name: str, options: dict[str, Any], *, backbone: str, before: float = 0.0) -> Outcome:
     """One run; `before` are seconds of training that its encoder has had already."""
     import bertvision
+    from bertvision.records import ENCODER
 
     rows = {key: getattr(job.options, key) for key in ("data", "limit", "dev_limit", "max_length")}
     made = bertvision.fit(
         job.task, backbone=backbone, seed=job.seed, out=job.folder / "run", quiet=True, **rows, **options
     )
     # Of several marks the one that was chosen is shipped, but all of them were paid for.
-    mark = made.scores["selected"]["mark"]
-    entries = made.scores["marks"]
-    entry, last = next(found for found in entries if found["epoch"] == mark), entries[-1]
-    costs = last["costs"] | _summed(found["costs"] for found in entries)
+    record, results = made.record, made.results
+    assert record.costs is not None
+    found, mark = results.shipped, results.shipped.mark
+    costs = results.last.costs | _summed(one.costs for one in results.marks)
     # Dev answers are part of `fit`, but no user waits for them before asking.
     job.clock.leave_out(sum(spent for part, spent in costs.items() if part.endswith("_dev")))
     with job.clock.paused():
@@ -40,8 +41,8 @@ def fitted(job: Job, name: str, options: dict[str, Any], *, backbone: str, befor
     heads = sum(spent for part, spent in costs.items() if part.startswith(("collect_", "polish_")))
     training = before + costs["fine_tune_start"] + costs["fine_tune_loop"] + heads
     said = made.predictions(mark)
-    trained = sum(count for part, count in made.info["parameters"].items() if part != "encoder")
-    trained += made.info["encoder_trained"] if last["step"] else 0
+    trained = sum(count for part, count in record.parameters.items() if part != ENCODER)
+    trained += (record.encoder_trained or 0) if results.last.step else 0
     # What loading needs: the checkpoint, and two files that say what it is.
     disk = sum(map(size_of, (made.mark_folder(mark), made.path / "run.json", made.path / "scores.json")))
 
@@ -51,21 +52,21 @@ def fitted(job: Job, name: str, options: dict[str, Any], *, backbone: str, befor
         return loaded.predict(examples.texts, examples.second_texts)
 
     ready, latency = asked(job, predict)
-    dev, held_out = (np.asarray(said[part]["outputs"][entry["selected"]]) for part in ("dev", "held_out"))
-    taken = made.info["data"]["train"]["examples"] == len(job.train)
-    own = float(entry["held_out"][entry["selected"]][made.scores["metric"]]["value"])
-    note = f"selected {entry['selected']} at {mark}; {made.info['options']['epochs']} epochs"
-    note += "" if taken else f", {made.info['options']['limit']:,} rows"
-    note += "" if job.parts["dev"].second_texts is None else f", pairs {made.info['options']['pairs']}"
-    call = made.info["costs"]["seconds"]
+    dev, held_out = (np.asarray(said[part]["outputs"][found.selected]) for part in ("dev", HELD_OUT))
+    recipe, taken = record.recipe, record.data[TRAIN].examples == len(job.train)
+    own = found.score(found.selected, results.metric, HELD_OUT).value
+    note = f"selected {found.selected} at {mark}; {recipe.epochs} epochs"
+    note += "" if taken else f", {recipe.limit:,} rows"
+    note += "" if job.parts["dev"].second_texts is None else f", pairs {recipe.pairs}"
+    call = record.costs.seconds
     return Outcome(name, dev, held_out if taken else own, training, ready, trained, disk, latency, note=note, call=call)
 
 
 def _summed(costs: Iterable[dict[str, float]]) -> dict[str, float]:
     """Seconds of what is done at each mark anew; fine-tuning is counted on from mark to mark already."""
     total: Counter[str] = Counter()
-    for found in costs:
-        total.update({part: spent for part, spent in found.items() if not part.startswith("fine_tune_")})
+    for one in costs:
+        total.update({part: spent for part, spent in one.items() if not part.startswith("fine_tune_")})
     return dict(total)
 
 

@@ -281,11 +281,11 @@ def commit() -> str:
 
 def prepared(key: Key, data: str, folder: Path) -> Job:
     from bertvision.backbones import backbones
-    from bertvision.options import Request
+    from bertvision.recipe import Recipe
 
     encoder = backbones[key.backbone].folder() if key.backbone in backbones else Path(key.backbone)
     longest = json.loads((encoder / "config.json").read_text())["max_position_embeddings"]
-    options = Request(
+    options = Recipe(
         task=key.task,
         data=data,
         limit=key.limit,

@@ -1,11 +1,10 @@
-"""Cut an encoder short and refit heads on what is left: a smaller, faster model, as a run of its own."""
+"""Cut an encoder to its first layers and fit new heads on them: a smaller, faster model in a run of its own."""
 
 import shutil
 import statistics
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from bertvision.analysis.depth import by_depth, smallest
 from bertvision.analysis.evidence import Evidence
@@ -14,98 +13,99 @@ from bertvision.errors import UserError
 from bertvision.model import Model
 from bertvision.options import fraction
 from bertvision.progress import Progress
-from bertvision.runs import Run, check, filling, partial_of, write_json
+from bertvision.records import Cut, CutSide
+from bertvision.runs import Run, check, filling, partial_of
 from bertvision.training import card
 from bertvision.training.fit import fit
 from bertvision.types import Examples
 
-ALONE, TOGETHER = 40, 64  # texts asked one by one, and at once
+ALONE, TOGETHER = 40, 64  # dev examples to time one by one, and in one call
 ROUNDS = 3
 
 
 def cut(
-    reference: str | Path,
-    layers: int | None = None,
-    *,
-    tolerance: float = 0.5,
-    heads: str | None = None,
-    epochs: str | float = "0",
-    out: str | None = None,
-    progress: Progress | None = None,
-) -> Run:
-    """A new run whose encoder has only the first `layers` of the old one's, or as few as lose no more than `tolerance`
-    points on held-out examples; heads are fitted anew, after `epochs` more of fine-tuning."""
+    reference: str | Path, depth: int | None = None, *, tolerance: float = 0.5, heads: str | None = None,
+    epochs: str | float = "0", out: str | Path | None = None, progress: Progress | None = None,
+) -> Run:  # fmt: skip
+    """A new run on the first `depth` transformer layers of a run's encoder, with new heads. It is fine-tuned for
+    `epochs` first.
+
+    By default, the depth is the smallest that loses at most `tolerance` points (hundredths of the metric) on held-out
+    examples, the heads are those of the run, and the name is RUN-K-layers.
+    """
     progress, epochs = progress or Progress(), str(fraction("--epochs", str(epochs)))
     if tolerance < 0:
-        raise UserError(f"--tolerance {tolerance} must not be negative.")
+        raise UserError(f"--tolerance must not be negative; got {tolerance}.")
     evidence = Evidence(reference, tolerance, progress)
-    examples = evidence.examples  # refuses stores, and data that has changed, before anything is made
-    whole = evidence.info["shape"]["layers"] - 1
-    if layers is None:
-        layers = int(smallest(by_depth(evidence), tolerance)["depth"])
-        if layers == whole:
-            raise UserError(
-                f"All {whole} layers are needed to stay within {tolerance} points. --layers cuts all the same."
-            )
-        progress.say(f"{layers} layers lose no more than {tolerance} points on held-out examples")
-    path = Path(out) if out else evidence.run.path.with_name(f"{evidence.run.path.name}-{layers}-layers")
+    examples = evidence.examples  # refuses runs without texts, and changed data, before anything is written
+    old, record, depth = evidence.run, evidence.run.record, _depth(evidence) if depth is None else depth
+    path = Path(out) if out else old.path.with_name(f"{old.path.name}-{depth}-layers")
     begun = partial_of(path).exists()
     check(path, resume=begun)
-    shape = evidence.run.record.shape
-    encoder = backbone_family.load(evidence.encoder_folder, shape.outputs, 0, span=shape.span, pooled=shape.pooled)
-    encoder.cut(layers)
-    place = evidence.run.path / "cuts" / str(layers)
-    with filling(place) as folder:
-        encoder.save(folder)
-    given = evidence.options.heads if evidence.entry["best_head"] else "default"
-    options = replace(
-        evidence.run.record.request, backbone=str(place), heads=heads or given, epochs=epochs, freeze=None, lead=None,
-        budget=None, limit=evidence.options.limit, polish=None, marks="0" if epochs == "0" else None, out=str(path),
+    folder = old.path / "cuts" / str(depth)
+    _save(evidence, depth, folder)
+    given = record.request.heads if old.results.at(evidence.mark).best_head else "default"
+    request = replace(
+        record.request, backbone=str(folder), out=str(path), heads=heads or given, epochs=epochs, marks=None,
+        budget=None, limit=record.recipe.limit,  # a budget may have set one
+        freeze=None,  # it may count layers that were cut
+        polish=record.request.polish or None,  # 0 would leave new heads untrained where there is no fine-tuning
     )  # fmt: skip
     try:
-        run = fit(options, resume=begun, progress=progress)
+        run = fit(request, resume=begun, progress=progress)
     except UserError:
-        if not partial_of(path).exists():  # refused, not interrupted: nothing will go on from here
-            shutil.rmtree(place.parent)
+        if not partial_of(path).exists():  # refused, not interrupted: there is nothing to resume
+            shutil.rmtree(folder.parent)
         raise
-    info = run.info
-    backbone = evidence.info.get("cut", evidence.options.as_dict())["backbone"]
-    info["cut"] = {"from": str(reference), "backbone": backbone, "mark": evidence.mark, "layers": layers, "of": whole}
-    info["cut"] |= beside(Model(reference), Model(run.path), examples)
-    info["licence"] = evidence.info.get("licence")
-    # The first mark has the encoder as it was cut: from here on the new run needs nothing of the old one.
-    info["options"]["backbone"] = str(run.mark_folder("0") / "encoder")
-    write_json(run.path / "run.json", info)
+    made, before = run.record, record.cut.backbone if record.cut else record.recipe.backbone
+    both = sides(Model(reference), Model(run.path), examples)
+    made.cut = Cut(str(reference), before, evidence.mark, depth, record.shape.layers - 1, *both)
+    made.licence = record.licence
+    # The first mark has the encoder as it was cut, so that the new run does not depend on the old one.
+    backbone = str(run.mark_folder("0") / "encoder")
+    made.request, made.recipe = replace(made.request, backbone=backbone), replace(made.recipe, backbone=backbone)
+    made.write(run.path / "run.json")
     card.write(run, run.path)
-    shutil.rmtree(place.parent)
+    shutil.rmtree(folder.parent)
     return run
 
 
-def beside(old: Model, new: Model, examples: Examples) -> dict[str, Any]:
-    """Score, size and latency before and after, on the same dev texts; timed in turn, the best of a few rounds."""
-    sides = {"before": old, "after": new}
-    milliseconds: dict[str, dict[str, list[float]]] = {name: {"alone": [], "together": []} for name in sides}
+def _depth(evidence: Evidence) -> int:
+    """The smallest depth that is within the tolerance."""
+    depth, whole = int(smallest(by_depth(evidence), evidence.tolerance)["depth"]), evidence.run.record.shape.layers - 1
+    if depth == whole:
+        raise UserError(f"Within {evidence.tolerance} points, all {whole} layers are needed. --depth cuts anyway.")
+    evidence.progress.say(f"{depth} layers lose at most {evidence.tolerance} points on held-out examples")
+    return depth
+
+
+def _save(evidence: Evidence, depth: int, folder: Path) -> None:
+    shape = evidence.run.record.shape
+    encoder = backbone_family.load(evidence.encoder_folder, shape.outputs, 0, span=shape.span, pooled=shape.pooled)
+    encoder.cut(depth)
+    with filling(folder) as place:
+        encoder.save(place)
+
+
+def sides(old: Model, new: Model, examples: Examples) -> tuple[CutSide, CutSide]:
+    """Score, size and latency of both models on the same dev examples, timed in turn; the fastest round counts."""
+    alone: dict[Model, list[float]] = {old: [], new: []}
+    together: dict[Model, list[float]] = {old: [], new: []}
     few, many = (examples.take(range(min(count, len(examples)))) for count in (ALONE, TOGETHER))
     for _ in range(ROUNDS):
-        for name, model in sides.items():
-            took = [_seconds(model, few.take([i])) for i in range(len(few))]
-            milliseconds[name]["alone"].append(1000 * statistics.median(took))
-            milliseconds[name]["together"].append(1000 * _seconds(model, many) / len(many))
-    found: dict[str, Any] = {}
-    for name, model in sides.items():
-        entry = model.run.mark(model.mark)
-        split = next((key for key in entry if key.startswith("dev")), "held_out")
-        found[name] = {
-            "model": model.name,
-            "score": entry[split][model.name][model.run.scores["metric"]],
-            "encoder_parameters": sum(p.numel() for p in model.encoder.parameters()),
-            "milliseconds_alone": min(milliseconds[name]["alone"]),
-            "milliseconds_each_together": min(milliseconds[name]["together"]),
-        }
-    return found
+        for model in (old, new):
+            alone[model].append(statistics.median(_milliseconds(model, few.take([i])) for i in range(len(few))))
+            together[model].append(_milliseconds(model, many) / len(many))
+
+    def side(model: Model) -> CutSide:
+        results, size = model.run.results, sum(p.numel() for p in model.encoder.parameters())
+        score = results.at(model.mark).score(model.name, results.metric)
+        return CutSide(model.name, score, size, min(alone[model]), min(together[model]))
+
+    return side(old), side(new)
 
 
-def _seconds(model: Model, examples: Examples) -> float:
+def _milliseconds(model: Model, examples: Examples) -> float:
     started = time.perf_counter()
     model.predict(examples.texts, examples.second_texts)
-    return time.perf_counter() - started
+    return 1000 * (time.perf_counter() - started)

@@ -117,6 +117,11 @@ class Request:
                 given[name] = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
         return cls(**given)
 
+    @property
+    def in_memory(self) -> bool:
+        """Was the data given as Python objects, so that no file can be read again?"""
+        return self.task == "table" and self.train is None
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 

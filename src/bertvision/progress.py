@@ -1,4 +1,4 @@
-"""What is happening, on stderr: a bar for each long piece of work and a line for what is worth knowing."""
+"""Progress on stderr: a bar for each long piece of work, and a line for what is worth knowing."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -8,15 +8,25 @@ from tqdm import tqdm
 
 
 class Progress:
-    """`quiet` says nothing at all."""
+    """`quiet` prints nothing at all."""
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
-        self.guard: Callable[[], None] = lambda: None  # called at every tick; may raise to stop long work
+        self._check: Callable[[], None] = _never
 
     def say(self, line: str) -> None:
         if not self.quiet:
             tqdm.write(line, file=sys.stderr)
+
+    @contextmanager
+    def guarded(self, check: Callable[[], None]) -> Iterator[None]:
+        """Inside, `check` is called at every tick of a bar; it may raise to stop long work."""
+        before, self._check = self._check, check
+        try:
+            check()
+            yield
+        finally:
+            self._check = before
 
     @contextmanager
     def bar(self, label: str, total: int, done: int = 0) -> Iterator["Bar"]:
@@ -25,16 +35,20 @@ class Progress:
         with tqdm(
             total=total, initial=done, desc=label, disable=self.quiet, file=sys.stderr, leave=False, unit="", **slow
         ) as inner:
-            yield Bar(inner, self.guard)
+            yield Bar(inner, self._check)
+
+
+def _never() -> None:
+    """Let work go on."""
 
 
 class Bar:
-    def __init__(self, inner: "tqdm[None]", guard: Callable[[], None]) -> None:
-        self.inner, self.guard = inner, guard
+    def __init__(self, inner: "tqdm[None]", check: Callable[[], None]) -> None:
+        self.inner, self.check = inner, check
 
     def tick(self, steps: int) -> None:
         self.inner.update(steps)
-        self.guard()
+        self.check()
 
     def note(self, text: str) -> None:
         self.inner.set_postfix_str(text, refresh=False)

@@ -58,6 +58,16 @@ class ModelName:
 
 
 @dataclass(frozen=True)
+class Ensemble:
+    """A rule (`max` or `mean`) over weighted members; a single model is a mean of one. `shift` is added to the log odds
+    of the second of two classes."""
+
+    rule: str
+    weights: dict[str, float]
+    shift: float = 0.0
+
+
+@dataclass(frozen=True)
 class Data:
     """One split: how many examples, and a digest of their texts and targets."""
 
@@ -221,6 +231,13 @@ class MarkRecord:
     def models(self) -> list[str]:
         return list(self.scores[HELD_OUT])
 
+    @property
+    def roles(self) -> dict[str, str]:
+        """The models that most tables compare: role -> name. The selected model often has another role too."""
+        ensembles = {"ensemble (max)": MAX, "ensemble (greedy)": GREEDY}
+        found = {"encoder": ENCODER, "best head": self.best_head, **ensembles, "selected": self.selected}
+        return {role: name for role, name in found.items() if name in self.models}
+
     def score(self, model: str, metric: str, split: str | None = None) -> Score:
         return self.scores[split or self.split][model][metric]
 
@@ -307,7 +324,8 @@ def plain_scores(found: dict[str, Scores]) -> dict[str, dict[str, dict[str, floa
 def _plain(value: Any) -> Any:
     """As JSON has it: dataclasses without the parts that are not there."""
     if isinstance(value, Shape):
-        return {"pairs" if name == "paired" else name: part for name, part in asdict(value).items()}
+        kept = {name: part for name, part in asdict(value).items() if name != "views"}
+        return {"pairs" if name == "paired" else name: part for name, part in kept.items()}
     if hasattr(value, "__dataclass_fields__"):
         parts = {f.name: getattr(value, f.name) for f in fields(value)}
         absent = [f.name for f in fields(value) if f.default is None and parts[f.name] is None]

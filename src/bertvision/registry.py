@@ -27,8 +27,8 @@ class Registry(Generic[T]):
         self._entries: dict[str, T] = {}
         self._scanned = False
 
-    def add(self, name: str, entry: T) -> T:
-        if name in self._entries:
+    def add(self, name: str, entry: T, *, replace: bool = False) -> T:
+        if name in self._entries and not replace:
             raise ValueError(f"two {self.plural} are called '{name}'")
         self._entries[name] = entry
         return entry

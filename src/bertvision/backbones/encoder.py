@@ -18,14 +18,9 @@ from transformers import AutoConfig, AutoModelForQuestionAnswering, AutoModelFor
 from transformers.utils import logging as transformers_logging
 
 from bertvision.backbones import backbones
-from bertvision.backbones.top import TopLayers, layers_of
-from bertvision.backbones.windows import windowed
 from bertvision.errors import UserError
 from bertvision.registry import unknown
-from bertvision.states.hidden import places_of
-from bertvision.types import Examples, Windows
-
-CHUNK = 4096  # texts that are tokenised at once: what the tokenizer returns takes kilobytes each
+from bertvision.types import Windows
 
 
 @dataclass(frozen=True)
@@ -35,10 +30,6 @@ class Batch:
     inputs: dict[str, Tensor]
     mask: Tensor
     segments: Tensor
-
-    @property
-    def places(self) -> Tensor:
-        return places_of(self.segments)
 
 
 class Encoder(nn.Module):
@@ -85,42 +76,6 @@ class Encoder(nn.Module):
             positions -= (config.pad_token_id or 0) + 1
         return int(min(positions, self.tokenizer.model_max_length))
 
-    def encode(self, examples: Examples, max_length: int) -> Windows:
-        """Tokenise; what is too long is cut at the longer text's end first, and counted."""
-        texts = [examples.texts] if examples.second_texts is None else [examples.texts, examples.second_texts]
-        limit, cut = min(max_length, self.longest), 0
-        parts: dict[str, list[np.ndarray]] = {"tokens": [], "types": [], "segments": [], "lengths": []}
-        for first in range(0, len(examples), CHUNK):
-            found = self._encodings([column[first : first + CHUNK] for column in texts], None)
-            long = [i for i, encoding in enumerate(found) if len(encoding.ids) > limit]
-            if long:
-                some = self._encodings([[column[first + i] for i in long] for column in texts], limit)
-                for i, encoding in zip(long, some, strict=True):
-                    found[i] = encoding
-            cut += len(long)
-            segments = ([0 if s is None else s + 1 for s in encoding.sequence_ids] for encoding in found)
-            parts["tokens"].append(_flat((encoding.ids for encoding in found), np.int32))
-            parts["types"].append(_flat((encoding.type_ids for encoding in found), np.int8))
-            parts["segments"].append(_flat(segments, np.int8))
-            parts["lengths"].append(np.array([len(encoding.ids) for encoding in found]))
-        flat = {name: np.concatenate(arrays) for name, arrays in parts.items()}
-        return Windows(
-            tokens=flat["tokens"],
-            types=flat["types"],
-            segments=flat["segments"],
-            offsets=np.concatenate([[0], np.cumsum(flat["lengths"])]).astype(np.int64),
-            truncated=cut,
-            examples=np.arange(len(examples)),
-        )
-
-    def _encodings(self, texts: list[list[str]], limit: int | None) -> list[Any]:
-        how = {"truncation": False} if limit is None else {"truncation": "longest_first", "max_length": limit}
-        return list(self.tokenizer(*texts, padding=False, verbose=False, **how).encodings)
-
-    def encode_windows(self, examples: Examples, max_length: int, stride: int) -> Windows:
-        """Tokenise questions and contexts; a context that is too long becomes several windows."""
-        return windowed(self.tokenizer, examples, min(max_length, self.longest), stride)
-
     def batch(self, windows: Windows, rows: np.ndarray) -> Batch:
         """Pad the given windows to the longest among them."""
         lengths = windows.lengths[rows]
@@ -153,10 +108,6 @@ class Encoder(nn.Module):
             frozen += list(layers[: int(what)])
         for module in frozen:
             module.requires_grad_(False)
-
-    def top(self, count: int) -> TopLayers:
-        """A copy of the last layers as they are now, for heads that go on from the states below them."""
-        return TopLayers(self.model.base_model, count).to(self.device)
 
     @contextmanager
     def up_to(self, depth: int) -> Iterator[None]:
@@ -192,6 +143,12 @@ class Encoder(nn.Module):
         self.model.config.pooler_is_trained = self.pooled  # which the weights alone do not tell
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+
+
+def layers_of(base: nn.Module) -> nn.ModuleList:
+    """The stack of transformer layers, wherever the architecture keeps it: the longest list of modules."""
+    stacks = [module for module in base.modules() if isinstance(module, nn.ModuleList)]
+    return max(stacks, key=len)
 
 
 def load(name: str, outputs: int, seed: int, *, span: bool = False, pooled: bool | None = None) -> Encoder:
@@ -270,7 +227,3 @@ def _not_loaded(name: str, error: Exception) -> UserError:
         return UserError(f"--backbone '{name}' could not be loaded: {first}")
     ways = "Give a name of `bertvision ls backbones`, a folder, or a name of the Hugging Face hub"
     return unknown("backbone", name, list(backbones), f"{ways} (which says: {first}).")
-
-
-def _flat(rows: Iterable[list[int]], dtype: Any) -> np.ndarray:
-    return np.concatenate([np.asarray(row, dtype=dtype) for row in rows])

@@ -1,4 +1,4 @@
-"""Commands that look into what was found: analyse, cut, reproduce."""
+"""Commands that study runs: analyse, cut, reproduce."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli.app import Debug, Json, RunArgument, app, print_json, taking_fit_options
+from bertvision.cli.app import Debug, Json, RunArgument, app, print_json, taking_options
 from bertvision.errors import UserError
 
 Tolerance = Annotated[
@@ -22,13 +22,13 @@ def analyse(
         typer.Option(help="Names of `bertvision ls analyses`, comma-separated. Default: all that are quick."),
     ] = None,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Also those that train heads or run the encoder (minutes); they are kept.")
+        bool, typer.Option("--deep", help="Also those that train heads or run the encoder (minutes). Their results are kept.")
     ] = False,
     tolerance: Tolerance = 0.5,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """What a run teaches: errors, calibration, layers, and where the encoder could be cut.
+    """What a run shows: errors, calibration, layers, and where the encoder could be cut.
 
     Examples:
 
@@ -36,7 +36,7 @@ def analyse(
 
     * `bertvision analyse runs/sts-b --only depth --tolerance 0.5` (trains heads on the first k layers, for every k)
 
-    `bertvision report` draws what has been made on a page.
+    `bertvision report` draws the results on a page.
     """
     from bertvision.analysis.conduct import analyse as conduct
     from bertvision.analysis.conduct import plain
@@ -58,27 +58,31 @@ def analyse(
 @app.command()
 def cut(
     run: RunArgument,
-    layers: Annotated[
-        int | None, typer.Option(min=1, help="Layers to keep. Default: as few as --tolerance allows.")
+    depth: Annotated[
+        int | None,
+        typer.Option(
+            "--depth", "--layers", min=1, help="Transformer layers to keep. Default: as few as --tolerance allows."
+        ),
     ] = None,
     tolerance: Tolerance = 0.5,
     heads: Annotated[str | None, typer.Option(help="Heads to fit on the shorter encoder. Default: the run's.")] = None,
-    epochs: Annotated[str, typer.Option(help="Fine-tune the shorter encoder for so long first.")] = "0",
-    out: Annotated[str | None, typer.Option(help="Run directory to make. Default: RUN-K-layers.")] = None,
+    epochs: Annotated[str, typer.Option(help="Fine-tune the shorter encoder for this long first.")] = "0",
+    out: Annotated[str | None, typer.Option(help="Run directory to create. Default: RUN-K-layers.")] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Keep only the first layers of a run's encoder and fit heads on what is left: a smaller, faster model.
+    """Keep only the first layers of a run's encoder and train heads on them: a smaller, faster model.
 
     Example: `bertvision cut runs/sts-b --tolerance 0.5`
     """
-    from bertvision.cutting import cut as shorten
+    from bertvision.cutting import cut as cut_run
     from bertvision.progress import Progress
 
-    made = shorten(run, layers, tolerance=tolerance, heads=heads, epochs=epochs, out=out, progress=Progress(quiet=json))
-    found = made.info["cut"]
+    made = cut_run(run, depth, tolerance=tolerance, heads=heads, epochs=epochs, out=out, progress=Progress(quiet=json))
+    found = made.record.cut
+    assert found is not None
     if json:
-        print_json({"run": str(made.path)} | found)
+        print_json({"run": str(made.path)} | found.as_dict())
         return
     from bertvision import show
 
@@ -86,34 +90,34 @@ def cut(
 
 
 @app.command()
-@taking_fit_options("data", "backbone", "limit", "dev_limit", "epochs")
+@taking_options("data", "backbone", "limit", "dev_limit", "epochs")
 def reproduce(
     what: Annotated[str, typer.Argument(help="squad2, squad2-answerable or glue.")],
     heads: Annotated[
-        str | None, typer.Option(help="Heads to train instead of those that the experiment is about (cheaper).")
+        str | None, typer.Option(help="Heads to train instead of the experiment's own (cheaper).")
     ] = None,
     seeds: Annotated[str, typer.Option(help="Random seeds, comma-separated; scores are means over them.")] = "0",
     out: Annotated[
-        str, typer.Option(help="Folder of the runs; finished ones are used, others resumed.")
+        str, typer.Option(help="Folder of the runs. Finished ones are reused, others resumed.")
     ] = "runs/reproduce",
     write: Annotated[
         Path | None,
         typer.Option(
-            help="Markdown file to put tables in, between two marks that are made if missing; figures go beside it."
+            help="Markdown file to put the tables in, between two comments that are added if missing; figures go beside it."
         ),
     ] = None,
     json: Json = False,
     debug: Debug = False,
     **scale: Any,
 ) -> None:
-    """Do the paper's experiments at the scale given, and print its tables beside ours. Interrupted, it goes on.
+    """Run the paper's experiments at the given scale, and print its tables beside ours. Rerun it to continue.
 
     Example: `bertvision reproduce squad2 --data SQuAD2/ --limit 8000 --dev-limit 2000 --epochs 1`
     """
     if not all(part.strip().isdigit() for part in seeds.split(",")):
-        raise UserError(f"--seeds '{seeds}' should be numbers, such as 0,1,2.")
+        raise UserError(f"--seeds must be numbers, such as 0,1,2; got '{seeds}'.")
     if write is not None and (write.is_dir() or not write.parent.is_dir()):
-        raise UserError(f"--write '{write}' should be a file in a folder that is there.")
+        raise UserError(f"--write must be a file in an existing folder; got '{write}'.")
     from bertvision.analysis import Table
     from bertvision.progress import Progress
     from bertvision.reproduction import drawing

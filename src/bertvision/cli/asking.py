@@ -1,4 +1,4 @@
-"""Commands that ask finished runs: evaluate, compare, league, predict; and score, for files of answers."""
+"""Commands that use finished runs: evaluate, compare, league, predict; and score, for files of answers."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,26 +27,27 @@ def evaluate(
         str | None, typer.Option(help="Score on the states of this store, e.g. of another checkpoint, instead.")
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="With --store: also on states of another encoder; noted in run.json.")
+        bool, typer.Option("--force", help="With --store: also on states of another encoder; run.json notes it.")
     ] = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Score every model of a run: on its dev data again, on other data, or on the states in a store."""
-    from bertvision.evaluation import evaluate as evaluate_run
+    from bertvision.inference.evaluate import evaluate as evaluate_run
+    from bertvision.inference.evaluate import evaluate_on_store
     from bertvision.progress import Progress
+    from bertvision.stores.reader import open_store
 
     if store is not None:
-        from bertvision.evaluation import evaluate_on_store
-        from bertvision.stores.reader import open_store
-
         if data or dev or out or null_threshold is not None or decoding:
-            raise UserError("--store brings its own data: leave out --data, --dev, --out and options of decoding.")
-        result = evaluate_on_store(run, open_store(store), force, Progress())
+            raise UserError("--store brings its own data: leave out --data, --dev, --out and decoding options.")
+        result = evaluate_on_store(run, open_store(store), force=force, progress=Progress())
     else:
-        result = evaluate_run(run, data, dev, Progress(), out, null_threshold=null_threshold, decoding=decoding)
+        result = evaluate_run(
+            run, data=data, dev=dev, out=out, null_threshold=null_threshold, decoding=decoding, progress=Progress()
+        )
     if json:
-        print_json(result)
+        print_json(result.as_dict())
     else:
         from bertvision import show
 
@@ -56,11 +57,11 @@ def evaluate(
 @app.command()
 def compare(run_a: RunArgument, run_b: RunArgument, json: Json = False, debug: Debug = False) -> None:
     """How much RUN_B's model scores above RUN_A's: paired bootstrap on the same dev examples."""
-    from bertvision.evaluation import compare as compare_runs
+    from bertvision.inference.evaluate import compare as compare_runs
 
     result = compare_runs(run_a, run_b)
     if json:
-        print_json(result)
+        print_json(result.as_dict())
     else:
         from bertvision import show
 
@@ -83,7 +84,7 @@ def predict(
     ] = None,
     top_k: Annotated[int, typer.Option(min=1, help="Spans: how many alternative answers to list.")] = 3,
     null_threshold: NullThreshold = None,
-    model: Annotated[str | None, typer.Option(help="Ask this model of the run instead of the selected one.")] = None,
+    model: Annotated[str | None, typer.Option(help="Use this model of the run instead of the selected one.")] = None,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -103,21 +104,21 @@ def predict(
         text = [*(text or []), question, read_text(Path(context[1:])) if context.startswith("@") else context]
     if bool(text) == bool(file):
         raise UserError("Give either texts (for spans --question and --context) or --file FILE.")
-    from bertvision.model import Model, predict_file
+    from bertvision.inference.model import Model, predict_file
     from bertvision.progress import Progress
     from bertvision.types import Examples
 
     loaded = Model(run, model)
-    if question is not None and not loaded.windowed:
+    if question is not None and not loaded.record.windowed:
         raise UserError(f"--question and --context: '{run}' was not trained on questions.")
     loaded.progress = Progress(quiet=file is None)
     if file is not None:
         examples, answers = predict_file(loaded, file, top=top_k, null_threshold=null_threshold)
     else:
         texts = list(text or [])
-        if loaded.pairs and len(texts) != 2:
+        if loaded.paired and len(texts) != 2:
             raise UserError(f"'{run}' was trained on pairs: give two texts, or --file FILE.")
-        examples = Examples([texts[0]], [texts[1]], None) if loaded.pairs else Examples(texts, None, None)
+        examples = Examples([texts[0]], [texts[1]], None) if loaded.paired else Examples(texts, None, None)
         answers = loaded.predict(examples.texts, examples.second_texts, top=top_k, null_threshold=null_threshold)
     names = ("question", "context") if loaded.kind == "span" else ("text", "text_pair")
     rows = [{names[0]: t} | answer for t, answer in zip(examples.texts, answers, strict=True)]
@@ -147,7 +148,7 @@ def score(
     """Score a file of answers as the official SQuAD 2.0 evaluation does, with its keys, in per cent."""
     if metric != "squad2":
         raise UserError(f"There is no metric '{metric}' for files of answers. Known: squad2.")
-    from bertvision.evaluation import score_squad2
+    from bertvision.inference.official import score_squad2
 
     result = score_squad2(predictions, data, na_prob, na_threshold)
     if json:

@@ -1,4 +1,4 @@
-"""Commands that say what there is: ls, show."""
+"""Commands that list what is available: ls, show."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,19 +10,18 @@ from bertvision.options import one_of
 
 if TYPE_CHECKING:
     from bertvision.heads.base import Shape
-    from bertvision.heads.variants import Donor
 
 HeadKind = Annotated[str | None, typer.Option("--kind", help="Heads for `class`, `score` or `span`.")]
 HeadLayers = Annotated[
     int | None,
     typer.Option(
-        "--layers", min=1, help="Inputs a head sees: 25 for BERT-large, 26 for [CLS] with the pooler's output."
+        "--layers", min=1, help="Hidden-state layers: 25 for BERT-large, 26 with the pooler's output."
     ),
 ]
 HeadFeatures = Annotated[int | None, typer.Option("--features", min=1, help="Features of a hidden state.")]
 HeadLabels = Annotated[int, typer.Option("--labels", min=2, help="Classes, for kind `class`.")]
-HeadTokens = Annotated[int, typer.Option("--tokens", min=1, help="Spans: tokens of a window. No count depends on it.")]
-HeadBackbone = Annotated[str | None, typer.Option("--backbone", help="Take layers and features of this encoder.")]
+HeadTokens = Annotated[int, typer.Option("--tokens", min=1, help="Spans: tokens of a window. Parameter counts do not depend on it.")]
+HeadBackbone = Annotated[str | None, typer.Option("--backbone", help="Use the layers and features of this encoder.")]
 
 
 @app.command()
@@ -43,12 +42,12 @@ def ls(
     """
     from bertvision import show
 
-    shape, donor = _shape(kind, layers, features, labels, backbone)
+    shape = _shape(kind, layers, features, labels, backbone)
     if shape is not None and what == "heads":
         from bertvision.heads import heads
         from bertvision.heads.description import row
 
-        rows = [row(name, shape, donor) for name in heads if heads[name].fits(shape)]
+        rows = [row(name, shape) for name in heads if heads[name].fits(shape)]
     elif what == "analyses":
         from bertvision.analysis import analyses
 
@@ -98,10 +97,10 @@ def show_head(
     if chosen not in recipe.kinds:
         raise UserError(f"--kind '{chosen}': '{name}' is for {', '.join(recipe.kinds)}.")
     usual = "minilm-l6" if layers is None and features is None else None
-    shape, donor = _shape(chosen, layers, features, labels, backbone or usual)
+    shape = _shape(chosen, layers, features, labels, backbone or usual)
     assert shape is not None
     check(name, shape)
-    rows = layer_table(name, shape, tokens, donor)
+    rows = layer_table(name, shape, tokens)
     if json:
         print_json(rows)
     else:
@@ -110,10 +109,10 @@ def show_head(
 
 def _shape(
     kind: str | None, layers: int | None, features: int | None, labels: int, backbone: str | None
-) -> "tuple[Shape | None, Donor | None]":
-    """The shape that is asked for, by numbers or by a backbone, which then gives the layers that heads borrow."""
+) -> "Shape | None":
+    """The shape that is asked for, by numbers or by a backbone."""
     if kind is None and layers is None and features is None and backbone is None:
-        return None, None
+        return None
     one_of("--kind", kind or "class", ("class", "score", "span"))
     from bertvision.heads.base import Shape
 
@@ -124,7 +123,7 @@ def _shape(
         from bertvision.backbones.encoder import load
 
         encoder = load(backbone, outputs, 0, span=span)
-        return Shape(encoder.layers, encoder.features, outputs, True, encoder.pooled and not span, span), encoder.top
+        return Shape(encoder.layers, encoder.features, outputs, True, encoder.pooled and not span, span)
     if layers is None or features is None:
         raise UserError("Give --layers and --features, or --backbone.")
-    return Shape(layers, features, outputs, True, False, span), None
+    return Shape(layers, features, outputs, True, False, span)

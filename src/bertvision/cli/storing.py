@@ -1,23 +1,24 @@
-"""Commands about hidden states at rest: extract, train, plan, and store info, verify, convert, import."""
+"""Commands about stores of hidden states: extract, train, plan, and store info, verify, convert, import."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli.app import Debug, Json, app, print_json, taking_fit_options
+from bertvision.cli.app import Debug, Json, app, print_json, request_of, taking_options
 from bertvision.cli.training import show_run
 from bertvision.errors import UserError
 from bertvision.options import Request
 
 StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="A store: a folder, or a URL that fsspec knows.")]
-Repair = Annotated[bool, typer.Option("--repair", help="Test a finished store, and write damaged files again.")]
-store_app = typer.Typer(help="Look at a store of hidden states, test it, or write it in another number format.")
+Repair = Annotated[bool, typer.Option("--repair", help="Check a finished store, and write damaged files again.")]
+store_app = typer.Typer(help="Inspect a store of hidden states, check it, or write it in another number format.")
 app.add_typer(store_app, name="store")
 
 
 @app.command()
-@taking_fit_options(
+@taking_options(
     *("task", "data", "train", "dev", "text", "text_pair", "label", "kind", "strict"),
     *("max_length", "stride", "limit", "dev_limit", "pairs"),
 )
@@ -28,14 +29,13 @@ def extract(
     dtype: Annotated[str, typer.Option(help="fp32, fp16, bf16 or int8 (scaled so that outliers survive).")] = "fp16",
     views: Annotated[
         str,
-        typer.Option(help="`tokens`, or pooled ones: cls,mean and for pairs first,second. `auto`: as the task asks."),
+        typer.Option(help="`tokens`, or pooled views: cls,mean and for pairs first,second. `auto`: what the task needs."),
     ] = "auto",
     layers: Annotated[
         str | None, typer.Option(help="Only these, e.g. 0-3+6; 0 is the embeddings. Default: all.")
     ] = None,
-    pca: Annotated[int | None, typer.Option(help="Keep only so many principal components of each layer.")] = None,
     shard: Annotated[
-        str, typer.Option(help="i/n: write only this part; parts may run anywhere, in any order.")
+        str, typer.Option(help="i/n: write only this part. Parts may run anywhere, in any order.")
     ] = "1/1",
     shard_size: Annotated[int, typer.Option(help="Megabytes per file.")] = 128,
     order: Annotated[int, typer.Option(help="Seed of the order in which windows are stored.")] = 0,
@@ -44,33 +44,35 @@ def extract(
     debug: Debug = False,
     **options: Any,
 ) -> None:
-    """Keep the hidden states of an encoder on disk, for heads to be trained on them as often as you like.
+    """Keep the hidden states of an encoder on disk, to train heads on them as often as you like.
 
-    Interrupted, the same command goes on where it stopped. Examples:
+    After an interruption, the same command continues where it stopped. Examples:
 
     * `bertvision extract minilm-l6 sts-b --data glue/ --out stores/sts-b`
 
     * `bertvision extract runs/squad2@3/10 squad2 --dtype int8 --out stores/squad2`
     """
     from bertvision.progress import Progress
-    from bertvision.training.extract import ExtractOptions
-    from bertvision.training.extract import extract as write
+    from bertvision.inference.extract import StoreOptions
+    from bertvision.inference.extract import extract as write
 
-    chosen = ExtractOptions(out, split, dtype, views, layers, pca, shard, shard_size, order, repair)
-    store = write(source, Request(**options), chosen, Progress(quiet=json))
+    chosen = StoreOptions(out, split, dtype, views, layers, shard, shard_size, order, repair)
+    store = write(source, request_of(**options), chosen, Progress(quiet=json))
     if store is None and json:
         print_json({"store": out, "finished": False})
     elif store is None:
-        typer.echo("This part is written; the store is whole when the other parts are.")
+        typer.echo("This part is written. The store is complete when the other parts are.")
     else:
         _print_info(store, json)
 
 
 @app.command()
-@taking_fit_options("heads", "head_lr", "answer_length", "null_threshold", "null_share", "decoding", "seed", "out")
+@taking_options("heads", "head_lr", "answer_length", "null_threshold", "null_share", "decoding", "seed", "out")
 def train(
     store: StoreArgument,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of head training. Default: 8, for spans 2.")] = None,
+    polish: Annotated[
+        int | None, typer.Option("--polish", "--epochs", min=1, help="Epochs of head training. Default: 8, spans 2.")
+    ] = None,
     json: Json = False,
     debug: Debug = False,
     **options: Any,
@@ -83,48 +85,48 @@ def train(
     from bertvision.stores.reader import open_store
     from bertvision.training.stored import train as run_train
 
-    run = run_train(open_store(store), Request(**options, polish=epochs, epochs="0"), Progress(quiet=json))
+    run = run_train(open_store(store), Request(**options, polish=polish, epochs="0"), Progress(quiet=json))
     show_run(run, json)
 
 
 @app.command()
-@taking_fit_options(
+@taking_options(
     *("task", "data", "train", "dev", "text", "text_pair", "label", "kind", "backbone", "heads", "polish", "pairs"),
     *("max_length", "stride", "limit"),
 )
 def plan(
-    layers: Annotated[int | None, typer.Option(min=1, help="Reckon with an encoder of so many layers instead.")] = None,
-    features: Annotated[int | None, typer.Option(min=1, help="... and so many features.")] = None,
-    flops: Annotated[float | None, typer.Option(help="Reckon with a machine of so many FLOP/s, e.g. 5e13.")] = None,
-    disk_rate: Annotated[float | None, typer.Option(help="... that reads and writes so many bytes/s.")] = None,
-    disk: Annotated[float | None, typer.Option(help="... and has so many bytes of disk free.")] = None,
-    memory: Annotated[float | None, typer.Option(help="... and so many bytes of memory.")] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="Plan for an encoder with this many hidden-state layers (25 for BERT-large).")] = None,
+    features: Annotated[int | None, typer.Option(min=1, help="... and this many features.")] = None,
+    flops: Annotated[float | None, typer.Option(help="Plan for a machine with this many FLOP/s, e.g. 5e13.")] = None,
+    disk_rate: Annotated[float | None, typer.Option(help="... that reads and writes this many bytes/s.")] = None,
+    disk: Annotated[float | None, typer.Option(help="... with this many bytes of free disk.")] = None,
+    memory: Annotated[float | None, typer.Option(help="... and this many bytes of memory.")] = None,
     json: Json = False,
     debug: Debug = False,
     **options: Any,
 ) -> None:
-    """Say what training heads on a resting encoder would cost with its states in memory, stored, or computed anew.
+    """Estimate what training heads on a frozen encoder costs with its states in memory, stored, or recomputed.
 
     Examples:
 
     * `bertvision plan squad2 --data SQuAD2/ --heads paper --polish 4`
 
-    * `bertvision plan squad2 --data SQuAD2/ --heads paper --layers 24 --features 1024 --flops 5e13 --disk-rate 2e9`
-    (BERT-large on a large GPU; measured here, reckoned for there)
+    * `bertvision plan squad2 --data SQuAD2/ --heads paper --layers 25 --features 1024 --flops 5e13 --disk-rate 2e9`
+    (BERT-large on a large GPU, estimated from measurements here)
     """
     from bertvision.progress import Progress
-    from bertvision.training.planner import report
+    from bertvision.training.planner import Machine
+    from bertvision.training.planner import plan as make_plan
 
-    given = {"flops": flops, "disk_rate": disk_rate, "disk": disk, "memory": memory}
-    chosen = Request(**options, epochs="0", dev_limit=10)
-    found = report(chosen, layers, features, {n: v for n, v in given.items() if v is not None}, Progress(quiet=json))
+    machine = Machine(layers, features, flops, disk_rate, disk, memory)
+    found = make_plan(request_of(**options, epochs="0", dev_limit=10), machine, Progress(quiet=json))
     if json:
-        print_json(found)
+        print_json(asdict(found))
     else:
         from bertvision import show
 
-        show.table(found["modes"])
-        typer.echo(found["why"])
+        show.table(found.modes)
+        typer.echo(found.why)
 
 
 @store_app.command("info")
@@ -137,13 +139,13 @@ def info(store: StoreArgument, json: Json = False, debug: Debug = False) -> None
 
 @store_app.command("verify")
 def verify(store: StoreArgument, debug: Debug = False) -> None:
-    """Test every file of a store against its checksum."""
+    """Check every file of a store against its checksum."""
     from bertvision.stores.format import damaged, refuse
     from bertvision.stores.reader import open_store
 
     opened = open_store(store)
     refuse(opened.place, opened.manifest, damaged(opened.place, opened.manifest), "damaged")
-    typer.echo(f"'{store}' is as it was written: {len(opened.manifest['files'])} files.")
+    typer.echo(f"'{store}' is intact: {len(opened.manifest['files'])} files.")
 
 
 @store_app.command("convert")
@@ -177,9 +179,9 @@ def import_(
     repair: Repair = False,
     debug: Debug = False,
 ) -> None:
-    """Make a store of hidden states that were kept as HDF5, padded and in float32, as the original project did."""
+    """Make a store from HDF5 files of hidden states, padded and in float32, as the original project wrote them."""
     from bertvision.progress import Progress
-    from bertvision.training.imported import import_hdf5
+    from bertvision.stores.hdf5 import import_hdf5
 
     _print_info(import_hdf5(file, dev, kind, (states, labels, mask), out, dtype, repair, Progress()), False)
 

@@ -12,7 +12,7 @@ class HeadEntry:
     """One line of `bertvision ls heads`: how to build a head, and where it comes from."""
 
     build: Callable[[Shape], Head]
-    source: str  # "paper" or "ours"
+    source: str  # "paper", "ours" or "user"
     about: str
     reads: str = "any"  # "texts", "pairs" (texts that come in pairs) or "tokens": what it cannot do without
     layers: int = 1  # how many there must be at least
@@ -35,6 +35,34 @@ SETS = {
         "learned-pooling-normalised,adapter-64-normalised,adapter-64-ngram,closed-form"
     )
 }
+
+
+def register_head(
+    name: str, *, about: str = "", reads: str = "any", layers: int = 1
+) -> Callable[[Callable[[Shape], Head]], Callable[[Shape], Head]]:
+    """Register a head that is defined in your own code.
+
+    Args:
+        name: What `heads=` and `--heads` call it.
+        about: One line for `bertvision ls heads`.
+        reads: What it needs: `any`, `texts` (an answer per text), `pairs` (two texts) or `tokens` (an answer per
+            token).
+        layers: The least number of hidden-state layers it needs.
+
+    Returns:
+        A decorator for a function that builds the head for a `Shape`.
+
+    Example:
+        >>> @bertvision.register_head("my-probe", about="linear layer on the last layer")
+        ... def my_probe(shape):
+        ...     return bertvision.Head(shape, LastLayer(shape.features))
+    """
+
+    def add(build: Callable[[Shape], Head]) -> Callable[[Shape], Head]:
+        heads.add(name, HeadEntry(build, "user", about, reads, layers), replace=True)  # a notebook cell runs twice
+        return build
+
+    return add
 
 
 def register(

@@ -21,6 +21,7 @@ class Shape:
     paired: bool  # two texts per example?
     pooled: bool  # does the backbone have a trained pooler?
     span: bool = False  # an answer per token instead of one per text?
+    views: tuple[str, ...] | None = None  # the views a variant asks for, instead of the head's own
 
 
 class Body(nn.Module):
@@ -45,10 +46,8 @@ class Head(nn.Module):
     For spans every token is a view that is read out by itself, (B, T, 2).
     """
 
-    layers: tuple[int, ...] | None = None  # which of them it reads; None is all
-    sequences: tuple[int, ...] = ()  # layers of which it needs every token, also where an answer is per text
-    borrows = 0  # of how many of the encoder's last layers it is to be given a copy
-    solved = False  # does it find its weights, or a start for them, without gradients?
+    layers: tuple[int, ...] | None = None  # the layers it reads; None is all
+    solved = False  # are its weights, or initial values for them, found in closed form?
     trained = True  # by gradients
 
     def __init__(
@@ -64,6 +63,7 @@ class Head(nn.Module):
         lr_scale: float = 1.0,
     ) -> None:
         super().__init__()
+        views = shape.views or views
         self.body, self.views, self.normalised, self.cosines, self.pooled = body, views, normalised, cosines, pooled
         self.lr_scale = lr_scale  # a head of eight parameters wants larger steps than one of a million
         self.dropout = Dropout(dropout)
@@ -72,16 +72,12 @@ class Head(nn.Module):
         width = (count * body.width if body else 0) + (shape.layers if cosines else 0)
         self.output = nn.Linear(width, shape.outputs)
 
-    def adopt(self, top: nn.Module) -> None:
-        """Take the copied layers that it `borrows`."""
-        raise NotImplementedError
-
     def solve(self, batches: Batches, kind: str) -> None:
-        """Find the weights at once."""
+        """Find the weights in closed form."""
         raise NotImplementedError
 
     def solve_like(self, other: "Head") -> None:
-        """Take over what another head has found with `solve` on the same states."""
+        """Copy what another head found with `solve` on the same states."""
         raise NotImplementedError
 
     def forward(self, states: HiddenStates) -> Tensor:

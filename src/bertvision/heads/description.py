@@ -5,29 +5,24 @@ from typing import Any
 import torch
 from torch import nn
 
-from bertvision.errors import UserError
 from bertvision.heads import heads
 from bertvision.heads.base import Body, Head, Shape, parameters
 from bertvision.heads.blocks import Beside, Then
-from bertvision.heads.variants import Donor, make
-from bertvision.states.hidden import HiddenStates, Sequences, views_of
+from bertvision.heads.variants import make
+from bertvision.states.hidden import HiddenStates, views_of
 
 
-def row(name: str, shape: Shape, donor: Donor | None = None) -> dict[str, Any]:
-    """One line of `ls heads` at a shape. Keras, like the paper, counts the statistics of batch normalisation too.
-
-    What a head borrows from an encoder cannot be counted without one: such a line has no numbers then.
-    """
+def row(name: str, shape: Shape) -> dict[str, Any]:
+    """One line of `ls heads` at a shape. Keras, like the paper, also counts the statistics of batch normalisation."""
     recipe = heads[name]
-    head = make(name, shape, donor)
-    known = not head.borrows or donor is not None
+    head = make(name, shape)
     running = sum(value.numel() for key, value in head.named_buffers() if "running" in key)
     return {
         "name": name,
         "kinds": ", ".join(recipe.kinds),
         "blocks": blocks(head),
-        "parameters": parameters(head) if known else None,
-        "with_statistics": parameters(head) + running if known else None,
+        "parameters": parameters(head),
+        "with_statistics": parameters(head) + running,
         "source": recipe.source,
     }
 
@@ -48,11 +43,9 @@ def _blocks(body: Body) -> str:
     return type(body).__name__
 
 
-def layer_table(name: str, shape: Shape, tokens: int, donor: Donor | None = None) -> list[dict[str, Any]]:
+def layer_table(name: str, shape: Shape, tokens: int) -> list[dict[str, Any]]:
     """A row per layer, in the order of the forward pass, for one example; the last row sums up."""
-    head = make(name, shape, donor).eval()
-    if head.borrows and donor is None:
-        raise UserError(f"'{name}' is made of layers of an encoder: say which one with --backbone.")
+    head = make(name, shape).eval()
     rows: list[dict[str, Any]] = []
 
     def note(label: str, module: nn.Module) -> Any:
@@ -80,8 +73,4 @@ def example(shape: Shape, tokens: int) -> HiddenStates:
         return HiddenStates(torch.zeros(1, shape.layers, tokens, shape.features), ("tokens",), None, mask, mask)
     views = views_of(shape.paired)
     pooled = torch.zeros(1, shape.features) if shape.pooled else None
-    sequences = Sequences(
-        {layer: torch.zeros(1, tokens, shape.features) for layer in range(shape.layers)}, mask, mask.long()
-    )
-    layers = torch.zeros(1, shape.layers, len(views), shape.features)
-    return HiddenStates(layers, views, pooled, sequences=sequences)
+    return HiddenStates(torch.zeros(1, shape.layers, len(views), shape.features), views, pooled)

@@ -8,15 +8,14 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
-from torch import nn
+import torch
 
 from bertvision.errors import UserError
 from bertvision.heads import SETS, heads
 from bertvision.heads.base import Head, Shape
 from bertvision.heads.dropout import Dropout
+from bertvision.randomness import RandomStream
 from bertvision.states.hidden import DERIVED_VIEWS, views_of
-
-Donor = Callable[[int], nn.Module]  # a copy of so many of the encoder's last layers
 
 
 @dataclass(frozen=True)
@@ -87,25 +86,29 @@ def without(label: str, *options: str) -> str:
     return ":".join(part for part in label.split(":") if part.partition("=")[0] not in options)
 
 
-def make(label: str, shape: Shape, donor: Donor | None = None) -> Head:
-    """Build the head; `donor` gives it layers of the encoder where it wants some (without: it cannot be run)."""
+def make(label: str, shape: Shape) -> Head:
+    """Build the head that a label stands for."""
     variant = parse(label)
-    chosen = variant.layers
-    head = heads[variant.name].build(replace(shape, layers=len(chosen)) if chosen else shape)
-    head.layers = chosen
+    layers = shape.layers if variant.layers is None else len(variant.layers)
+    head = heads[variant.name].build(replace(shape, layers=layers, views=variant.views))
+    head.layers = variant.layers
     if variant.normalised is not None:
         head.normalised = variant.normalised
-    if variant.views is not None:
-        extra = head.output.in_features - (len(head.views) * head.body.width if head.body else 0)
-        head.views = variant.views
-        head.output = nn.Linear(len(variant.views) * (head.body.width if head.body else 0) + extra, shape.outputs)
     if variant.dropout is not None:
         for module in head.modules():
             if isinstance(module, Dropout):
                 module.p = variant.dropout
-    if head.borrows and donor is not None:
-        head.adopt(donor(head.borrows))
     return head
+
+
+def build(labels: Iterable[str], shape: Shape, seed: int, device: torch.device | str = "cpu") -> dict[str, Head]:
+    """Heads by label. Each is initialised from its own random stream, so its start does not depend on the others."""
+    built = {}
+    for label in labels:
+        variant = parse(label)
+        with RandomStream("head", variant.name, seed if variant.seed is None else variant.seed).active():
+            built[label] = make(label, shape).to(device)
+    return built
 
 
 def check(label: str, shape: Shape) -> None:
@@ -118,11 +121,7 @@ def check(label: str, shape: Shape) -> None:
             raise UserError(f"--heads: '{variant.name}' needs an encoder of at least {recipe.layers - 1} layers.")
         raise UserError(f"--heads: '{variant.name}' is for tasks with {needs[recipe.reads]}, which this one is not.")
     plain = recipe.build(shape)
-    for option, meaningless in (
-        ("layers", bool(plain.sequences)),
-        ("views", shape.span or bool(plain.sequences) or plain.body is None),
-        ("normalised", plain.body is None or bool(plain.sequences)),
-    ):
+    for option, meaningless in (("views", shape.span or plain.body is None), ("normalised", plain.body is None)):
         if getattr(variant, option) is not None and meaningless:
             raise UserError(f"--heads '{label}': {option} means nothing to '{variant.name}' on this task.")
     if variant.layers and max(variant.layers) >= shape.layers:

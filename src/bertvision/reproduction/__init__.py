@@ -1,1 +1,1 @@
-"""The paper's experiments at any scale, and its tables beside ours: `bertvision reproduce`."""
+"""The paper's experiments at any scale, with its results beside ours: `bertvision reproduce`."""

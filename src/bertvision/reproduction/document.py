@@ -1,4 +1,4 @@
-"""Tables and figures into a Markdown file, between two marks, so that the text around them stays."""
+"""Put tables and figures into a section of a Markdown file, and leave the rest of the file unchanged."""
 
 import os
 from pathlib import Path
@@ -11,14 +11,14 @@ FIGURES = "figures"  # the folder beside the file
 
 
 def write(path: Path, name: str, command: str, shown: list[Table | Figure]) -> None:
-    """Replace what stands between `<!-- name -->` and `<!-- /name -->`, or append both; figures lie beside the file."""
+    """Replace what is between `<!-- name -->` and `<!-- /name -->`, or append both. Figures go into a folder."""
     first, last = f"<!-- {name} -->", f"<!-- /{name} -->"
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
     except OSError as error:
         raise UserError(f"--write '{path}' cannot be read: {error.strerror}.") from None
-    if (first in text) != (last in text) or text.count(first) > 1:
-        raise UserError(f"--write '{path}': it should have '{first}' and '{last}' once each, or neither.")
+    if not text.count(first) == text.count(last) <= 1:
+        raise UserError(f"--write '{path}' must contain '{first}' and '{last}' once each, or neither.")
     parts = [f"Made by `{command}`."]
     for one in shown:
         if isinstance(one, Table):
@@ -28,14 +28,11 @@ def write(path: Path, name: str, command: str, shown: list[Table | Figure]) -> N
             (path.parent / FIGURES).mkdir(exist_ok=True)
             draw(one, path.parent / file)
             parts.append(f"![{one.title}]({file})")
-    body = "\n\n".join(parts)
-    if first in text:
-        before, _, rest = text.partition(first)
-        text = f"{before}{first}\n{body}\n{last}{rest.partition(last)[2]}"
-    else:
-        text = f"{text.rstrip()}\n\n{first}\n{body}\n{last}\n"
+    before, found, rest = text.partition(first)
+    after = rest.partition(last)[2] if found else "\n"
+    start = before if found else f"{before.rstrip()}\n\n"
     aside = path.with_name(path.name + ".tmp")
-    aside.write_text(text, encoding="utf-8")
+    aside.write_text("\n".join([start + first, "\n\n".join(parts), last + after]), encoding="utf-8")
     os.replace(aside, path)
 
 

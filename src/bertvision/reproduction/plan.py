@@ -1,29 +1,69 @@
-"""The runs behind a reproduction: made, resumed or found finished."""
+"""The runs behind a reproduction, one per seed, and the mean of their scores."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bertvision.analysis.evidence import roles_of
 from bertvision.errors import UserError
 from bertvision.metrics.intervals import Score, interval, measure, resampled
-from bertvision.options import Request, differences, fraction
+from bertvision.options import OWN, Request, differences, fraction
 from bertvision.progress import Progress
+from bertvision.recipe import DECIDED
+from bertvision.records import ModelName
 from bertvision.runs import Run, partial_of
-from bertvision.training.checkpoints import POLISHED
 from bertvision.training.fit import fit
 
-# Fine-tuning as everybody does it, the paper too: through the output layer alone.
-USUAL: dict[str, Any] = {"lead": "own", "dropout": True, "batch_size": 16}
+# Standard fine-tuning, as in the paper: through the output layer alone.
+PLAIN: dict[str, Any] = {"lead": OWN, "dropout": True, "batch_size": 16}
+
+
+class Replicates:
+    """Runs that differ only in their seed. Scores are means over them, with bootstrap intervals over examples."""
+
+    def __init__(self, runs: list[Run]) -> None:
+        self.runs, self.record, results = runs, runs[0].record, runs[0].results
+        self.task, self.marks = results.task, [one.mark for one in results.marks]
+        self.note = "one seed" if len(runs) == 1 else f"means over {len(runs)} seeds"
+        self._at = cache(lambda run, mark: (run.results.at(mark).roles, run.predictions(mark)))
+        self._means = cache(self._compute)  # the same scores are in several tables and figures
+
+    def score(self, mark: str, model: str, metric: str, split: str = "dev") -> Score | None:
+        """The score of a model, by its role or name. None if a run has no such model or mark."""
+        return _score(self._means(mark, model, metric, split))
+
+    def difference(self, mark: str, one: str, other: str, metric: str, split: str = "dev") -> Score | None:
+        """How much `other` scores above `one`, paired over examples."""
+        first, second = (self._means(mark, model, metric, split) for model in (one, other))
+        return None if first is None or second is None else _score(second - first)
+
+    def _compute(self, mark: str, model: str, metric: str, split: str) -> np.ndarray | None:
+        """(1 + resamples,): the metric on all examples, then on every resample; means over runs."""
+        found = []
+        for run in self.runs if mark in self.marks else ():
+            roles, predictions = self._at(run, mark)
+            outputs, targets = predictions[split]["outputs"], predictions[split]["targets"]
+            # For the name of a head, prefer the polished one: like the paper's, it is trained on a frozen encoder.
+            names = [roles[model]] if model in roles else [str(ModelName(model, polished=True)), model]
+            values = next((outputs[name] for name in names if name in outputs), None)
+            if values is None:
+                return None
+            value = measure(values, targets, metric, self.record.kind)
+            found.append([value, *resampled(values, targets, metric, self.record.kind)])
+        return np.mean(found, 0) if found else None
+
+
+def _score(values: np.ndarray | None) -> Score | None:
+    return None if values is None else Score(float(values[0]), *interval(values[1:]))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """At what scale the paper's experiments are done."""
+    """The scale at which the paper's experiments are repeated."""
 
     data: str | None
     backbone: str = "minilm-l6"
@@ -34,72 +74,39 @@ class Plan:
     seeds: tuple[int, ...] = (0,)
     out: str = "runs/reproduce"
 
-    def on_states_of(self, run: Run, mark: str, heads: str, progress: Progress) -> Run:
-        """Heads on the encoder of a run as it was at a mark, at rest; all else as in that run."""
-        aside = replace(
-            self, backbone=str(run.mark_folder(mark) / "encoder"), heads=heads, epochs="0",
-            seeds=(run.info["options"]["seed"],), out=f"{run.path}-states-of-{mark.replace('/', '-')}",
-        )  # fmt: skip
-        return aside.runs(run.scores["task"], (), heads, progress)[0]
-
-    def runs(self, task: str, marks: Iterable[str], heads: str, progress: Progress) -> list[Run]:
-        """One per seed, with the marks that `epochs` reaches."""
+    def runs(self, task: str, marks: Iterable[str], heads: str, progress: Progress) -> Replicates:
+        """One run per seed, with those of the paper's marks that `epochs` reaches."""
         last = fraction("--epochs", self.epochs)
         reached = sorted({*(mark for mark in map(Fraction, marks) if mark < last), last})
-        made = []
-        for seed in self.seeds:
-            size = f"-{self.limit}" if self.limit else ""
-            path = (
-                Path(self.out) / f"{task}-{Path(self.backbone).name}{size}-{self.epochs.replace('/', '-')}-seed-{seed}"
-            )
-            options = Request(
-                task=task, data=self.data, backbone=self.backbone, limit=self.limit, dev_limit=self.dev_limit,
-                heads=self.heads or heads, epochs=self.epochs, marks=",".join(map(str, reached)), seed=seed,
-                out=str(path), **USUAL,
-            )  # fmt: skip
-            if (path / "run.json").exists():
-                _check_same(Run(path), options)
-            else:
-                progress.say(f"{task}, seed {seed}: {path}")
-                fit(options, resume=partial_of(path).exists(), progress=progress)
-            made.append(Run(path))
-        return made
+        request = Request(
+            task=task, data=self.data, backbone=self.backbone, limit=self.limit, dev_limit=self.dev_limit,
+            heads=self.heads or heads, epochs=self.epochs, marks=",".join(map(str, reached)), **PLAIN,
+        )  # fmt: skip
+        return Replicates([finished(replace(request, seed=seed, out=self.out), progress) for seed in self.seeds])
 
 
-def _check_same(run: Run, options: Request) -> None:
-    """A finished run of the same name may be one of other options."""
-    changed = differences(run.record.request, options)
-    if changed:
-        raise UserError(f"'{run.path}' was made with other options ({'; '.join(changed)}). Choose another --out.")
+def on_states_of(runs: Replicates, mark: str, heads: str, progress: Progress) -> Replicates:
+    """Other heads on the frozen encoder that each run had at a mark, with all else unchanged."""
+    made = []
+    for run in runs.runs:
+        backbone, out = run.mark_folder(mark) / "encoder", f"{run.path}-states-of-{mark.replace('/', '-')}"
+        request = replace(run.record.request, backbone=str(backbone), heads=heads, epochs="0", marks="0", **PLAIN)
+        made.append(finished(replace(request, out=out), progress))
+    return Replicates(made)
 
 
-def mean_score(runs: list[Run], mark: str, model: str, metric: str, split: str = "dev") -> Score | None:
-    """The score of a model (by its role or name) at a mark: mean over runs, with a bootstrap over examples."""
-    found = [_values(run, mark, model, split) for run in runs]
-    if any(values is None for values in found):
-        return None
-    kept = [values for values in found if values is not None]
-    kind = runs[0].info["kind"]
-    draws = np.mean([resampled(*values, metric, kind) for values in kept], 0)
-    return Score(float(np.mean([measure(*values, metric, kind) for values in kept])), *interval(draws))
-
-
-def mean_difference(runs: list[Run], mark: str, one: str, other: str, metric: str, split: str = "dev") -> Score | None:
-    """How much `other` scores above `one`: paired over examples within each run, mean over runs."""
-    kind, values, draws = runs[0].info["kind"], [], []
-    for run in runs:
-        a, b = (_values(run, mark, name, split) for name in (one, other))
-        if a is None or b is None:
-            return None
-        values.append(measure(*b, metric, kind) - measure(*a, metric, kind))
-        draws.append(resampled(*b, metric, kind) - resampled(*a, metric, kind))
-    return Score(float(np.mean(values)), *interval(np.mean(draws, 0)))
-
-
-def _values(run: Run, mark: str, model: str, split: str) -> tuple[np.ndarray, np.ndarray] | None:
-    roles, kept = roles_of(run.mark(mark)), run.predictions(mark)[split]
-    # Of a head by its name, the polished one: on states at rest, as the paper trains it.
-    for name in [roles[model]] if model in roles else [f"{model}{POLISHED}", model]:
-        if name in kept["outputs"]:
-            return kept["outputs"][name], kept["targets"]
-    return None
+def finished(request: Request, progress: Progress) -> Run:
+    """The run of a request in the folder `request.out`: reused if it is finished, else resumed or started."""
+    size = f"-{request.limit}" if request.limit else ""
+    name = f"{request.task}-{Path(request.backbone).name}{size}-{request.epochs.replace('/', '-')}-seed-{request.seed}"
+    path = Path(str(request.out)) / name
+    if (path / "run.json").exists():
+        recipe = Run(path).record.recipe
+        asked = {field.name: getattr(request, field.name) for field in fields(Request)}
+        # An option that the request leaves open may have been decided either way.
+        asked = {option: value for option, value in asked.items() if value is not None or option not in DECIDED}
+        if changed := differences(recipe, replace(recipe, **asked)):
+            raise UserError(f"'{path}' was made with other options ({'; '.join(changed)}). Choose another --out.")
+        return Run(path)
+    progress.say(f"{request.task}, seed {request.seed}: {path}")
+    return fit(replace(request, out=str(path)), resume=partial_of(path).exists(), progress=progress)

@@ -1,6 +1,7 @@
-"""The paper's tables beside ours, and figures of them."""
+"""The paper's experiments: its tables and figures, with our results beside them."""
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,140 +13,128 @@ from bertvision.heads.variants import parse
 from bertvision.metrics.glue import METRICS
 from bertvision.metrics.intervals import Score
 from bertvision.progress import Progress
-from bertvision.reproduction import figures, paper
-from bertvision.reproduction.drawing import Figure
-from bertvision.reproduction.plan import Plan, mean_difference, mean_score
-from bertvision.runs import Run
-from bertvision.training.checkpoints import POLISHED
+from bertvision.records import ENCODER, ModelName
+from bertvision.reproduction import paper
+from bertvision.reproduction.drawing import OURS, PAPER, Figure, Point, Series
+from bertvision.reproduction.paper import EARLY, LATE, Pair
+from bertvision.reproduction.plan import Plan, Replicates, on_states_of
 
 Shown = list[Table | Figure]
 
 ROLES = ("encoder", "best head", "ensemble (max)", "ensemble (greedy)", "selected")
-CHOSEN = "Best head, ensembles and selected: as held-out examples choose."
+CHOSEN = "Best head, ensembles and selected model are chosen on held-out examples."
+NAMES = {"f1": "F1", "found_f1": "found F1"}  # of metrics
 
 
 def squad2(plan: Plan, progress: Progress) -> Shown:
     heads = "paper,adapter-64-normalised,adapter-64-ngram,learned-pooling-normalised"
-    runs = plan.runs("squad2", ("3/10", "1", "2"), heads, progress)
-    marks = _marks(runs)
-    rows = []
-    for head, (share, *printed) in paper.SPAN_HEADS.items():
-        if head not in runs[0].info["parameters"]:
-            continue  # --heads asked for others
-        row: dict[str, Any] = {"head": head, "parameters, paper": f"{share}%", "ours": _count(runs, head)}
-        for mark, theirs in zip(("3/10", "1"), printed, strict=True):
-            if mark in marks:
-                row[f"exact / F1 {mark}, paper"] = _both(theirs)
-                exact = mean_score(runs, mark, head, "exact")
-                row[f"exact {mark}, ours"] = _plain(exact.value if exact else None)
-                row[f"F1 {mark}, ours"] = _said(mean_score(runs, mark, head, "f1"))
-                row[f"found F1 {mark}, ours"] = _said(mean_score(runs, mark, head, "found_f1"))
-        rows.append(row)
-    note = "Found F1: of the best span of answerable questions, withheld or not." + _correlations(runs, marks)
-    f1 = {mark: {model: both[1] for model, both in of.items()} for mark, of in paper.SPAN_ENSEMBLES.items()}
+    runs = plan.runs("squad2", (EARLY, LATE, "2"), heads, progress)
+    metrics = ("exact", "f1", "found_f1")
     return [
-        Table("Span heads", note, rows),
-        figures.span_heads(runs, marks),
-        _ensembles(runs, marks, ("exact", "f1", "found_f1"), paper.SPAN_ENSEMBLES),
-        figures.over_fine_tuning(runs, marks, "f1", ROLES[:4], f1),
-        _claims(runs, marks, ("f1", "found_f1")),
-        *_less_data(plan, runs, [mark for mark in marks if mark in ("3/10", "1")], progress),
-        *_looked_into(runs, progress),
+        *_span_heads(runs, metrics),
+        *_over_fine_tuning("Ensembling", runs, metrics, paper.SPAN_ENSEMBLES, "f1", ROLES[:4]),
+        _claims(runs, ("f1", "found_f1")),
+        *_less_data(runs, progress),
+        *_analyses(runs, progress),
     ]
 
 
 def answerable(plan: Plan, progress: Progress) -> Shown:
-    runs = plan.runs("squad2-answerable", ("1/5", "1", "3"), "paper,default", progress)
-    marks = _marks(runs)
-    rows = []
-    for mark in marks:
-        printed = paper.ANSWERABLE.get(mark, {})
-        for model in dict.fromkeys([*printed, *ROLES]):
-            ours = mean_score(runs, mark, model, "accuracy")
-            if ours is not None or model in printed:
-                rows.append({"epochs": mark, "model": model, "accuracy / F1, paper": _both(printed.get(model)),
-                             "accuracy, ours": _said(ours),
-                             "F1, ours": _said(mean_score(runs, mark, model, "f1"))})  # fmt: skip
-    theirs = {mark: {model: both[0] for model, both in of.items()} for mark, of in paper.ANSWERABLE.items()}
-    models = ("encoder", "tenney-small", "best head", "ensemble (greedy)")
-    return [
-        Table("Answerability", CHOSEN, rows),
-        figures.over_fine_tuning(runs, marks, "accuracy", models, theirs),
-        _claims(runs, marks, ("accuracy",)),
-    ]
+    runs = plan.runs("squad2-answerable", paper.ANSWERABLE, "paper,default", progress)
+    drawn = ("encoder", "tenney-small", "best head", "ensemble (greedy)")
+    shown = _over_fine_tuning("Answerability", runs, ("accuracy", "f1"), paper.ANSWERABLE, "accuracy", drawn)
+    return [*shown, _claims(runs, ("accuracy",))]
 
 
 def glue(plan: Plan, progress: Progress) -> Shown:
     rows: list[dict[str, Any]] = []
-    gains: dict[str, Score | None] = {}
-    for name, (metric, encoder, head) in paper.GLUE.items():
+    gains: Series = {}
+    for name, (metric, theirs) in paper.GLUE.items():
         task, split = ("mnli", "dev_mismatched") if name == "mnli-mm" else (name, "dev")
-        runs = plan.runs(task, ("3/10", "1"), "default", progress)
-        data = runs[0].info["data"]
-        for mark in _marks(runs):
-            gains[name] = mean_difference(runs, mark, "encoder", "best head", metric, split)  # in the end the last
+        runs = plan.runs(task, (EARLY, LATE), "default", progress)
+        data = runs.record.data
+        for mark in runs.marks:
+            gains[name] = runs.difference(mark, "encoder", "best head", metric, split)  # the last mark's stays
             rows.append({
                 "task": f"{name} ({metric})", "epochs": mark,
-                "rows (train / dev)": f"{data['train']['examples']} / {data[split]['examples']}",
-                "encoder / head, paper": _both((encoder, head) if mark == "1" and encoder and head else None),
-                "encoder, ours": _said(mean_score(runs, mark, "encoder", metric, split)),
-                "best head, ours": _said(mean_score(runs, mark, "best head", metric, split)),
-                "best head - encoder": _signed(gains[name]),
-                "selected - encoder": _signed(mean_difference(runs, mark, "encoder", "selected", metric, split)),
+                "examples (train / dev)": f"{data['train'].examples} / {data[split].examples}",
+                "encoder / head, paper": _cell(theirs if mark == LATE else None),
+                "encoder, ours": _cell(runs.score(mark, "encoder", metric, split)),
+                "best head, ours": _cell(runs.score(mark, "best head", metric, split)),
+                "best head - encoder": _cell(gains[name], "+"),
+                "selected - encoder": _cell(runs.difference(mark, "encoder", "selected", metric, split), "+"),
             })  # fmt: skip
-    theirs = {name: head - encoder for name, (_, encoder, head) in paper.GLUE.items() if encoder and head}
-    note = f"Dev scores; {_seeds(runs)}. {CHOSEN} The paper has one epoch of BERT-base on all rows."
-    return [Table("GLUE", note, rows), figures.gains(gains, theirs)]
+    figure = Figure("gains", "GLUE: best head - encoder", ("", "difference of dev scores"), joined=False)
+    figure.add(OURS, gains)
+    figure.add(PAPER, {name: theirs[1] - theirs[0] for name, (_, theirs) in paper.GLUE.items() if theirs})
+    note = f"Dev scores, {runs.note}. {CHOSEN} The paper fine-tunes BERT-base for one epoch on all examples."
+    return [Table("GLUE", note, rows), figure]
 
 
-EXPERIMENTS: dict[str, Callable[[Plan, Progress], Shown]] = {
-    "squad2": squad2,
-    "squad2-answerable": answerable,
-    "glue": glue,
-}
+Experiment = Callable[[Plan, Progress], Shown]
+EXPERIMENTS: dict[str, Experiment] = {"squad2": squad2, "squad2-answerable": answerable, "glue": glue}
 
 
 def reproduce(what: str, plan: Plan, progress: Progress) -> Shown:
+    """Do an experiment of the paper: tables and figures that are not empty."""
     if what not in EXPERIMENTS:
-        raise UserError(f"`bertvision reproduce {what}`: one of {', '.join(EXPERIMENTS)}.")
+        raise UserError(f"`bertvision reproduce` needs one of {', '.join(EXPERIMENTS)}; got '{what}'.")
     shown = EXPERIMENTS[what](plan, progress)
     return [one for one in shown if (one.rows if isinstance(one, Table) else one.series)]
 
 
-def _marks(runs: list[Run]) -> list[str]:
-    return [entry["epoch"] for entry in runs[0].scores["marks"]]
-
-
-def _correlations(runs: list[Run], marks: list[str]) -> str:
-    """How alike the paper and we rank the heads."""
-    said = ""
-    for i, mark in enumerate(("3/10", "1")):
-        both = []
-        for head, (_, *printed) in paper.SPAN_HEADS.items():
-            theirs, ours = printed[i], mean_score(runs, mark, head, "found_f1") if mark in marks else None
-            if theirs is not None and ours is not None:
-                both.append((theirs[1], ours.value))
-        if len(both) > 4:
-            one, other = np.array(both).T
-            value = METRICS["spearman"].value(one, other, 1)
-            said += f" Rank correlation of the paper's F1 and our found F1 at {mark}: {value:.2f}."
-    return said
-
-
-def _ensembles(runs: list[Run], marks: list[str], metrics: tuple[str, ...], theirs: dict[str, Any]) -> Table:
+def _span_heads(runs: Replicates, metrics: tuple[str, ...]) -> Shown:
+    """Every head of the paper, and how much the paper and we agree on their ranks."""
     rows = []
-    for mark in marks:
-        for role in ROLES:
-            printed = theirs.get(mark, {}).get(role)
-            row: dict[str, Any] = {"epochs": mark, "model": role}
-            for i, name in enumerate(("exact, paper", "F1, paper")):
-                row[name] = _plain(printed[i] if printed else None)
-            row |= {f"{metric}, ours": _said(mean_score(runs, mark, role, metric)) for metric in metrics}
-            rows.append(row)
-    return Table("Ensembling", f"{CHOSEN} {_seeds(runs)}.", rows)
+    for head, (share, *_) in paper.SPAN_HEADS.items():
+        size = runs.record.size(head)
+        if size is None:
+            continue  # --heads asked for others
+        row = {"head": head, "parameters, paper": f"{share}%"}
+        row["parameters, ours"] = f"{size / runs.record.parameters[ENCODER]:.3%}"
+        for mark in (mark for mark in paper.SPAN_SCORES if mark in runs.marks):
+            row[f"exact / F1 {mark}, paper"] = _cell(paper.SPAN_SCORES[mark].get(head))
+            for metric in metrics:
+                row[f"{NAMES.get(metric, metric)} {mark}, ours"] = _cell(runs.score(mark, head, metric))
+        rows.append(row)
+    note, figure = "Found F1 is the F1 of the best span of answerable questions, even if it is withheld.", None
+    for mark, printed in paper.SPAN_SCORES.items():
+        scores = {head: runs.score(mark, head, "found_f1") for head in printed}
+        points = [Point(printed[head][1], score, head) for head, score in scores.items() if score is not None]
+        if len(points) > 4:
+            theirs, ours = np.array([(point.x, point.y.value) for point in points]).T
+            value = METRICS["spearman"].value(theirs, ours, 1)
+            note += f" Rank correlation of the paper's F1 and our found F1 at {mark}: {value:.2f}."
+        if points:
+            axes = ("F1, paper", "found F1, ours")
+            figure = Figure("heads", f"Span heads, epochs: {mark}", axes, {"heads": points}, joined=False)
+    return [Table("Span heads", note, rows), *([figure] if figure else [])]
 
 
-def _claims(runs: list[Run], marks: list[str], metrics: tuple[str, ...]) -> Table:
+def _over_fine_tuning(
+    title: str, runs: Replicates, metrics: tuple[str, ...], printed: dict[str, dict[str, Pair]], drawn: str,
+    models: tuple[str, ...],
+) -> Shown:  # fmt: skip
+    """All models at every mark; the paper prints the first two metrics. One metric of some models is drawn."""
+    names = [NAMES.get(metric, metric) for metric in metrics]
+    rows = []
+    for mark in runs.marks:
+        theirs = printed.get(mark, {})
+        for model in dict.fromkeys([*theirs, *ROLES]):
+            ours = [runs.score(mark, model, metric) for metric in metrics]
+            if model in theirs or any(ours):
+                row = {"epochs": mark, "model": model, f"{names[0]} / {names[1]}, paper": _cell(theirs.get(model))}
+                rows.append(row | {f"{name}, ours": _cell(score) for name, score in zip(names, ours, strict=True)})
+    figure = Figure("over-fine-tuning", f"{runs.task}: over fine-tuning", ("epochs of fine-tuning", f"dev {drawn}"))
+    for model in models:
+        pairs = {mark: printed.get(mark, {}).get(model) for mark in runs.marks}
+        values: Series = {float(Fraction(mark)): pair[metrics.index(drawn)] for mark, pair in pairs.items() if pair}
+        figure.add(f"{model}, {OURS}", {float(Fraction(mark)): runs.score(mark, model, drawn) for mark in runs.marks})
+        figure.add(f"{model}, {PAPER}", values)
+    return [Table(title, f"{CHOSEN} Scores: {runs.note}.", rows), figure]
+
+
+def _claims(runs: Replicates, metrics: tuple[str, ...]) -> Table:
     rows = []
     for claim, one, other in (
         ("head above encoder", "encoder", "best head"),
@@ -154,102 +143,82 @@ def _claims(runs: list[Run], marks: list[str], metrics: tuple[str, ...]) -> Tabl
         ("ensemble (greedy) above head", "best head", "ensemble (greedy)"),
     ):
         for metric in metrics:
-            row: dict[str, Any] = {"claim": claim, "metric": metric}
-            for mark in marks:
-                row[f"{mark} epochs"] = _verdict(mean_difference(runs, mark, one, other, metric))
-            rows.append(row)
-    note = f"Differences with 95% intervals, paired over dev questions; {_seeds(runs)}, whose noise they leave out."
+            found = {mark: _verdict(runs.difference(mark, one, other, metric)) for mark in runs.marks}
+            rows.append({"claim": claim, "metric": metric} | {f"epochs: {mark}": text for mark, text in found.items()})
+    note = (
+        f"Differences with 95% intervals, paired over dev questions; {runs.note}. The intervals do not include the"
+        " variation between seeds."
+    )
     return Table("The paper's claims, here", note, rows)
 
 
-def _less_data(plan: Plan, runs: list[Run], marks: list[str], progress: Progress) -> Shown:
-    """One head on shares of the data, in one pass over the states of each mark."""
-    shares = "/".join(f"{share * 100:.0f}" for share in paper.LESS_DATA)
-    ours: dict[str, dict[float, Score | None]] = {}
-    for mark in marks:
-        made = [plan.on_states_of(run, mark, f"{paper.LESS_DATA_HEAD}:data={shares}", progress) for run in runs]
-        labels = {parse(label).data: label for label in made[0].info["parameters"] if label != "encoder"}
-        for name, metric in (("F1", "f1"), ("found F1", "found_f1")):
-            scores = {share: mean_score(made, "0", label, metric) for share, label in labels.items()}
-            ours[f"{name} at {mark}"] = scores
-    rows = [
-        {"data": f"{share:.0%}"}
-        | {f"F1 at {mark}, paper": _plain(printed[mark == "1"]) for mark in marks}
-        | {f"{name}, ours": _said(found[share]) for name, found in ours.items()}
-        for share, printed in paper.LESS_DATA.items()
-    ]
+def _less_data(runs: Replicates, progress: Progress) -> Shown:
+    """One head on shares of the data, all shares in one pass over the hidden states of each mark."""
+    shares = [tenth / 10 for tenth in range(1, 11)]
+    heads = f"{paper.LESS_DATA_HEAD}:data={'/'.join(f'{share:.0%}'.removesuffix('%') for share in shares)}"
+    columns: dict[str, Series] = {}
+    for mark, printed in paper.LESS_DATA.items():
+        if mark in runs.marks:
+            made = on_states_of(runs, mark, heads, progress)
+            labels = {parse(label).data: label for label in made.record.parameters if label != ENCODER}
+            columns[f"F1 at {mark}, {PAPER}"] = dict(zip(shares, printed, strict=True))
+            for metric in ("f1", "found_f1"):
+                scores: Series = {share: made.score("0", label, metric) for share, label in labels.items()}
+                columns[f"{NAMES[metric]} at {mark}, {OURS}"] = scores
+    figure = Figure("less-data", f"{paper.LESS_DATA_HEAD} with less data", ("share of the training questions", "F1"))
+    for name, of in columns.items():
+        figure.add(name, of)
+    rows = [{"data": f"{share:.0%}"} | {name: _cell(of[share]) for name, of in columns.items()} for share in shares]
     note = (
-        f"The head {paper.LESS_DATA_HEAD}, {_seeds(runs)}, on the encoder as it was at each mark (it has seen all"
-        " of the data). Smaller shares take as many steps, in smaller batches."
+        f"The head {paper.LESS_DATA_HEAD}, {runs.note}, on the encoder of each mark (which was fine-tuned on all of the"
+        " data). Smaller shares train for as many steps, in smaller batches."
     )
-    return [Table("Less data", note, rows), figures.less_data(ours, marks)]
+    return [Table("Less data", note, rows if columns else []), figure]
 
 
-def _looked_into(runs: list[Run], progress: Progress) -> Shown:
-    """The paper's analyses, of the first seed: transfer, second answers, silence, lengths, layers."""
-    marks = _marks(runs)
-    early, last = marks[0], marks[-1]
-    names = ["second", "shares", "overlap"]
-    found = analyse(f"{runs[0].path}@{early}", names, progress=progress)
-    found |= analyse(f"{runs[0].path}@{last}", ["transfer", "layers"], progress=progress)
+def _analyses(runs: Replicates, progress: Progress) -> Shown:
+    """The paper's analyses of the first seed: transfer, second answers, missing answers, lengths and layer weights."""
+    early, last = runs.marks[0], runs.marks[-1]
+    found = analyse(f"{runs.runs[0].path}@{early}", ["second", "shares", "overlap"], progress=progress)
+    found |= analyse(f"{runs.runs[0].path}@{last}", ["transfer", "layers"], progress=progress)
     moved = []
-    for table in found.get("transfer", []):
-        for row in table.rows:
-            if row["trained at"] == early and row["asked at"] == last and row["head"].endswith(POLISHED):
-                change = Score(row["change"], row["change low"], row["change high"])
-                moved.append({"head": row["head"], "metric": row["metric"], f"asked at {last}": f"{row['value']:.3f}",
-                              f"change from {early}": _verdict(change)})  # fmt: skip
-    theirs = f"In the paper F1 rises from {paper.TRANSFER['3/10'][1]:.3f} to {paper.TRANSFER['1'][1]:.3f}."
-    shown: Shown = [Table("Heads trained early, asked later", theirs, moved)]
-    notes = {
-        "second": f"The paper, head at 3/10: {paper.SECOND_RIGHT:.0%} of second answers are right, of which"
-        f" {paper.SECOND_ANSWERABLE:.0%} are of answerable questions; of right first answers"
-        f" {paper.FIRST_ANSWERABLE:.0%} are.",
-        "shares": f"The paper, head at 3/10: {paper.SILENT_ERRORS:.0%} of errors on answerable questions are silence.",
-        "overlap": f"The paper at 3/10, mean tokens of what only one gets right: encoder {paper.ALONE_RIGHT[0]}, head"
-        f" {paper.ALONE_RIGHT[1]}.",
-    }
-    for name in names:
-        at = "" if name == "shares" else f" At {early} epochs."
-        shown += [Table(t.title, f"{notes[name]}{at} {t.note}", _rounded(t.rows)) for t in found.get(name, [])]
-    weights = [
-        Table(table.title, f"{table.note} The paper: later layers are favoured.", _rounded([
-            row for row in table.rows if row["epochs"] == last and row["head"].endswith(POLISHED)]))
-        for table in found.get("layers", [])
-    ]  # fmt: skip
-    return [*shown, *weights, figures.layers(weights)]
+    for row in (row for table in found.pop("transfer", []) for row in table.rows):
+        if (row["trained at"], row["asked at"]) == (early, last) and ModelName.parse(row["head"]).polished:
+            change = Score(row["change"], row["change low"], row["change high"])
+            moved.append({"head": row["head"], "metric": row["metric"], f"score at {last}": f"{row['value']:.3f}",
+                          f"change from {early}": _verdict(change)})  # fmt: skip
+    shown: Shown = [Table("Heads trained early, used later", paper.ANALYSES["transfer"], moved)]
+    figure = Figure("layers", "Learned weights of layers", ("layer (0: the embeddings)", "softmax weight"))
+    for name, tables in found.items():
+        for table in tables:
+            rows = table.rows
+            if name == "layers":
+                rows = [row for row in rows if row["epochs"] == last and ModelName.parse(row["head"]).polished]
+                _draw_layers(figure, rows)
+            note = f"{paper.ANALYSES[name]} {table.note}" + f" Epochs: {early}." * (name in ("second", "overlap"))
+            rounded = [{k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
+            shown.append(Table(table.title, note, rounded))
+    return [*shown, figure]
 
 
-def _rounded(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: round(value, 3) if isinstance(value, float) else value for key, value in row.items()} for row in rows]
+def _draw_layers(figure: Figure, rows: list[dict[str, Any]]) -> None:
+    """The mean weight of each layer and its range over seeds."""
+    weights: dict[str, dict[int, list[float]]] = {}
+    for row in rows:
+        weights.setdefault(row["head"], {}).setdefault(row["layer"], []).append(row["weight"])
+    for head, by_layer in weights.items():
+        figure.add(head, {layer: Score(sum(v) / len(v), min(v), max(v)) for layer, v in by_layer.items()})
 
 
-def _seeds(runs: list[Run]) -> str:
-    return "one seed" if len(runs) == 1 else f"means over {len(runs)} seeds"
-
-
-def _count(runs: list[Run], head: str) -> str:
-    counts = runs[0].info["parameters"]
-    return f"{counts[head] / counts['encoder']:.3%}"
-
-
-def _both(pair: tuple[float, float] | None) -> str:
-    return "-" if pair is None else f"{pair[0]:.3f} / {pair[1]:.3f}"
-
-
-def _plain(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _said(found: Score | None) -> str:
-    return "-" if found is None else f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
-
-
-def _signed(found: Score | None) -> str:
-    return "-" if found is None else f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+def _cell(found: Score | Pair | float | None, sign: str = "-") -> str:
+    if found is None:
+        return "-"
+    if isinstance(found, Score):
+        return f"{found.value:{sign}.3f} [{found.low:{sign}.3f}, {found.high:{sign}.3f}]"
+    return f"{found[0]:.3f} / {found[1]:.3f}" if isinstance(found, tuple) else f"{found:.3f}"
 
 
 def _verdict(found: Score | None) -> str:
     if found is None:
         return "-"
-    return f"{'yes' if found.low > 0 else 'no' if found.high < 0 else 'not clear'}: {_signed(found)}"
+    return f"{'yes' if found.low > 0 else 'no' if found.high < 0 else 'not clear'}: {_cell(found, '+')}"

@@ -1,14 +1,12 @@
 """Hidden states of every layer: what a backbone gives and a head reads.
 
 A class or score head reads pooled *views* of a layer, which stand where tokens would: [CLS], the mean over tokens and,
-for pairs, the mean over each text. What follows from these without parameters (difference, product, cosine) is worked
-out on demand, once per batch for all heads. A head that works through a text word by word asks for the sequences of
-single layers too.
+for pairs, the mean over each text. Views that follow from these without parameters (difference, product, cosine) are
+computed on demand, once per batch for all heads. A span head reads every token.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,23 +23,6 @@ def views_of(pairs: bool) -> tuple[str, ...]:
 
 
 @dataclass
-class Sequences:
-    """Every token of some layers of a text, for heads that views do not suffice: layer -> (B, T, D)."""
-
-    layers: dict[int, Tensor]
-    mask: Tensor  # (B, T)
-    segments: Tensor  # (B, T), as `pooling_weights` has them
-
-    def to(self, device: torch.device) -> "Sequences":
-        layers = {number: layer.to(device) for number, layer in self.layers.items()}
-        return Sequences(layers, self.mask.to(device), self.segments.to(device))
-
-    def take(self, rows: Tensor) -> "Sequences":
-        layers = {number: layer[rows] for number, layer in self.layers.items()}
-        return Sequences(layers, self.mask[rows], self.segments[rows])
-
-
-@dataclass
 class HiddenStates:
     """Layers (B, L, T, D), the pooler's output (B, D) where the backbone has one, and what stands along T: views or,
     for spans, the tokens themselves, zero in padding, with the places (B, T) where an answer may start or end."""
@@ -51,8 +32,6 @@ class HiddenStates:
     pooled: Tensor | None = None
     mask: Tensor | None = None  # (B, T) which tokens are not padding
     places: Tensor | None = None
-    # Of views, where some head asks for them; of a whole split, what `take` makes sequences of.
-    sequences: Sequences | Any = None
     _ready: dict[object, Tensor] = field(default_factory=dict, repr=False)
     _subsets: dict[tuple[int, ...], "HiddenStates"] = field(default_factory=dict, repr=False)
 
@@ -61,8 +40,7 @@ class HiddenStates:
 
     def take(self, rows: Tensor) -> "HiddenStates":
         pooled, mask, places = (v[rows] if v is not None else None for v in (self.pooled, self.mask, self.places))
-        sequences = self.sequences.take(rows) if self.sequences is not None else None
-        return HiddenStates(self.layers[rows], self.views, pooled, mask, places, sequences)
+        return HiddenStates(self.layers[rows], self.views, pooled, mask, places)
 
     def only(self, layers: tuple[int, ...]) -> "HiddenStates":
         """The same with these layers alone; the work on them is shared by all heads that choose them."""
@@ -74,15 +52,7 @@ class HiddenStates:
     def to(self, device: torch.device) -> "HiddenStates":
         pooled = self.pooled.to(device) if self.pooled is not None else None
         mask, places = (value.to(device) if value is not None else None for value in (self.mask, self.places))
-        sequences = self.sequences.to(device) if self.sequences is not None else None
-        return HiddenStates(self.layers.to(device), self.views, pooled, mask, places, sequences)
-
-    def sequence(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Every token of one layer, (B, T, D), and which of them are not padding, (B, T)."""
-        if self.sequences is not None:
-            return self.sequences.layers[layer], self.sequences.mask
-        assert self.mask is not None, "views have no sequences; the head should have asked for them"
-        return self.layers[:, layer], self.mask
+        return HiddenStates(self.layers.to(device), self.views, pooled, mask, places)
 
     def tokens(self, normalised: bool) -> Tensor:
         """Every token of every layer, (B, L, T, D), optionally each with mean 0 and deviation 1 over features."""

@@ -1,8 +1,7 @@
 """How states become numbers on disk: plain floating point, or eight bits with scales that let outliers live.
 
-A codec turns states (N, L, D) in float32 into tensors of N rows, and these into a batch's (L, N, D). What it has to
-know beforehand (the centre and range of each feature, the axes of a PCA) it finds on a sample and keeps once per store,
-as its constants.
+A codec turns states (N, L, D) in float32 into tensors of N rows, and these into a batch's (L, N, D). What it must know
+beforehand (the centre and range of each feature) it finds on a sample; the store keeps these constants once.
 """
 
 from dataclasses import dataclass
@@ -80,52 +79,16 @@ class Int8:
         return {"centre": self.centre, "spread": self.spread}
 
 
-@dataclass(frozen=True)
-class Pca:
-    """The first components of each layer, kept by another codec; decoding leads back to all D features."""
-
-    mean: Tensor  # (L, D)
-    axes: Tensor  # (L, D, N)
-    inner: Codec
-
-    @classmethod
-    def fitted(cls, sample: Tensor, components: int, dtype: str) -> "Pca":
-        mean = sample.mean(0)
-        centred = (sample - mean).double().transpose(0, 1)  # (L, N, D)
-        axes = torch.linalg.eigh(centred.transpose(1, 2) @ centred)[1][..., -components:]
-        # An axis may point either way: always the same one, so that parts made elsewhere agree.
-        axes = (axes * torch.sign(axes.gather(1, axes.abs().argmax(1, keepdim=True)))).float()
-        narrow = torch.einsum("nld,ldc->nlc", sample - mean, axes)
-        return cls(mean, axes, codec(dtype, None, narrow))
-
-    def encode(self, states: Tensor) -> dict[str, Tensor]:
-        return self.inner.encode(torch.einsum("nld,ldc->nlc", states - self.mean, self.axes))
-
-    def decode(self, stored: dict[str, Tensor], room: Tensor) -> Tensor:
-        narrow = self.inner.decode(stored, torch.empty(*room.shape[:2], self.axes.shape[2]))  # (L, N, C)
-        return torch.baddbmm(self.mean[:, None], narrow, self.axes.transpose(1, 2), out=room)
-
-    @property
-    def constants(self) -> dict[str, Tensor]:
-        return {"mean": self.mean, "axes": self.axes} | {f"inner.{k}": v for k, v in self.inner.constants.items()}
-
-
-def codec(dtype: str, components: int | None, sample: Tensor) -> Codec:
+def codec(dtype: str, sample: Tensor) -> Codec:
     """The codec for states like those of the sample (N, L, D)."""
-    if components is not None:
-        return Pca.fitted(sample, components, dtype)
     return Plain(PLAIN[dtype]) if dtype in PLAIN else Int8.fitted(sample)
 
 
-def restored(dtype: str, components: int | None, constants: dict[str, Tensor]) -> Codec:
+def restored(dtype: str, constants: dict[str, Tensor]) -> Codec:
     """The codec of a store, from its constants."""
-    if components is not None:
-        inner = {k.removeprefix("inner."): v for k, v in constants.items() if k.startswith("inner.")}
-        return Pca(constants["mean"], constants["axes"], restored(dtype, None, inner))
     return Plain(PLAIN[dtype]) if dtype in PLAIN else Int8(constants["centre"], constants["spread"])
 
 
-def bytes_per_row(dtype: str, components: int | None, layers: int, features: int) -> int:
+def bytes_per_row(dtype: str, layers: int, features: int) -> int:
     """Of one token (or view) in all layers."""
-    width = components or features
-    return layers * (width * {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}[dtype] + (2 if dtype == "int8" else 0))
+    return layers * (features * {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}[dtype] + (2 if dtype == "int8" else 0))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertvision.errors import UserError
+from bertvision.options import one_of
 from bertvision.progress import Progress
 from bertvision.stores.codec import DTYPES, SAMPLE_ROWS
 from bertvision.stores.format import Shard
@@ -18,9 +18,8 @@ from bertvision.stores.writer import CONSTANTS, Writer
 
 
 def convert(store: Store, out: str, dtype: str, repair: bool, progress: Progress) -> Store:
-    if dtype not in DTYPES:
-        raise UserError(f"--dtype '{dtype}' is none of: {', '.join(DTYPES)}.")
-    header = replace(store.header, dtype=dtype, components=None)
+    one_of("--dtype", dtype, DTYPES)
+    header = replace(store.header, dtype=dtype)
     files = store.manifest["files"]
     names = [name for name in files if "split" in files[name]]
     shards = [

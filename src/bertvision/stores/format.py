@@ -1,7 +1,7 @@
 """What lies in a store, and how it is found whole.
 
     STORE/manifest.json             what the states are of and how they are kept; every file with size and checksum
-    STORE/constants.safetensors     what the codec found on a sample (int8, PCA)
+    STORE/constants.safetensors     what the codec found on a sample (int8)
     STORE/rows-train.parquet        a row per window in the order it is stored: example, id, length, target, shard
     STORE/examples-dev.parquet      what scoring needs to know of the examples of a split: target, context, answers
     STORE/train-00000.safetensors   states (tokens or views, L, D), un-padded, and beside them segments, logits, pooled
@@ -24,6 +24,12 @@ from bertvision.stores.place import Place, digest
 SCHEMA = 1
 MANIFEST, PLAN = "manifest.json", "plan.json"
 TOKENS = ("tokens",)
+SHARD_MEGABYTES, SHARD_UNIT = 128, 10**6  # bytes in a megabyte; less in tests
+# Options of a request that decide what is stored. Where the files are does not.
+DECIDING = (
+    *("task", "text", "text_pair", "label", "kind", "strict"),
+    *("max_length", "stride", "limit", "dev_limit", "pairs"),
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,7 @@ class Header:
     features: int
     views: list[str]  # `tokens` alone, or pooled views, which stand where tokens would
     dtype: str
-    components: int | None  # of the PCA, if there is one
+    components: int | None  # None; version 0.1 could keep a PCA
     pooled: bool  # is there a trained pooler's output?
     seed: int  # of the order
     shard_bytes: int
@@ -53,13 +59,22 @@ class Header:
     def span(self) -> bool:
         return bool(self.task["kind"] == "span")
 
+    @property
+    def paired(self) -> bool:
+        return bool(self.task["pairs"])
+
+    @property
+    def way(self) -> str:
+        """How its pairs were read."""
+        return "separate" if self.options["pairs"] == "separate" else "joint"
+
     def rows_of(self, lengths: np.ndarray) -> np.ndarray:
         """How many rows of a shard windows of these lengths take: their tokens, or their views."""
         return lengths if self.tokens else np.full(len(lengths), len(self.views))
 
     def row_bytes(self) -> int:
         """Of a token, or of a view."""
-        return bytes_per_row(self.dtype, self.components, len(self.layers), self.features)
+        return bytes_per_row(self.dtype, len(self.layers), self.features)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -118,6 +133,8 @@ def read_manifest(place: Place, files: bool = True) -> dict[str, Any]:
     schema = manifest.get("header", {}).get("schema")
     if schema != SCHEMA:
         raise UserError(f"'{place}' has schema {schema}; this version of bertvision reads schema {SCHEMA}.")
+    if manifest["header"].get("components") is not None:
+        raise UserError(f"'{place}' keeps a PCA of its states, which version 0.2 no longer reads: extract it again.")
     if files:
         cut = [name for name, entry in manifest["files"].items() if not has_size(place, name, entry["bytes"])]
         refuse(place, manifest, cut, "missing or cut off")

@@ -28,7 +28,7 @@ AHEAD = 2  # batches that are made ready
 
 
 @dataclass(frozen=True)
-class Batch:
+class StoredBatch:
     """Hidden states of some windows, padded with zeros."""
 
     hidden: Tensor  # (B, L, T, D) float32; views stand along T
@@ -100,7 +100,7 @@ class Store:
     def codec(self) -> Codec:
         name = "constants.safetensors"
         constants = load_file(self.place.local(name)) if name in self.manifest["files"] else {}
-        return restored(self.header.dtype, self.header.components, constants)
+        return restored(self.header.dtype, constants)
 
     @cached_property
     def rows(self) -> Rows:
@@ -153,16 +153,16 @@ class Store:
 
     def batches(
         self, batch_size: int, seed: int | None = None, *, start: int = 0, check: bool = False
-    ) -> Iterator[Batch]:
+    ) -> Iterator[StoredBatch]:
         """Every window once; equal seeds give equal batches, and `start` goes on at that one. With `check` a shard's
         checksum is tested before it is used for the first time."""
         order = self.order(batch_size, seed)[start:]
         longest = (len(rows) * int(self.header.rows_of(self.rows.length[rows]).max()) for rows in order)
         rooms = Rooms(max(longest, default=0) * self.layers * self.features)
-        ready: queue.Queue[Batch | BaseException | None] = queue.Queue(AHEAD)
+        ready: queue.Queue[StoredBatch | BaseException | None] = queue.Queue(AHEAD)
         stopped = threading.Event()
 
-        def put(item: Batch | BaseException | None) -> None:
+        def put(item: StoredBatch | BaseException | None) -> None:
             while not stopped.is_set():
                 with suppress(queue.Full):
                     ready.put(item, timeout=0.1)
@@ -189,7 +189,7 @@ class Store:
             stopped.set()
             thread.join()
 
-    def batch(self, rows: np.ndarray, check: bool = False, rooms: Rooms | None = None) -> Batch:
+    def batch(self, rows: np.ndarray, check: bool = False, rooms: Rooms | None = None) -> StoredBatch:
         known, header = self.rows, self.header
         lengths = header.rows_of(known.length[rows])
         mask = torch.arange(int(lengths.max()))[None] < torch.from_numpy(lengths)[:, None]
@@ -218,7 +218,7 @@ class Store:
                     values = stored[key][torch.from_numpy(known.place[rows[here]])]
                     put(key, torch.from_numpy(here), values, torch.Size([len(rows), *values.shape[1:]]))
         ids = known.id.take(pyarrow.array(rows)).to_pylist()
-        return Batch(
+        return StoredBatch(
             hidden, beside.get("pooled"), mask, beside.get("segments"), beside.get("logits"),
             torch.from_numpy(known.targets[rows]), ids, rows,
         )  # fmt: skip
@@ -248,13 +248,12 @@ def summary(store: Store) -> dict[str, Any]:
     size = sum(entry["bytes"] for entry in store.manifest["files"].values())
     lengths = store.rows.length
     padded = len(lengths) * int(max(lengths, default=0)) * store.layers * header.features * 4
-    kept = f"{header.dtype}" + (f", {header.components} components" if header.components else "")
     found = {
         "store": str(store.place),
         "task": header.task["name"],
         "encoder": header.source["backbone"] + (f" at {header.source['mark']} epochs" if header.source["mark"] else ""),
         "windows": ", ".join(f"{part['windows']:,} {name}" for name, part in header.data.items()),
-        "states": f"{', '.join(header.views)} of {store.layers} layers, {header.features} features, {kept}",
+        "states": f"{', '.join(header.views)} of {store.layers} layers, {header.features} features, {header.dtype}",
         "bytes": size,
         "shards": sum("split" in entry for entry in store.manifest["files"].values()),
     }

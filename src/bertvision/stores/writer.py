@@ -83,15 +83,15 @@ class Writer:
 
     def codec(self, sample: Callable[[], Tensor]) -> Codec:
         """The constants that are there, or new ones. Of parts that begin together one finds them, the others wait."""
-        if self.header.dtype in PLAIN and self.header.components is None:
-            return restored(self.header.dtype, None, {})
+        if self.header.dtype in PLAIN:
+            return restored(self.header.dtype, {})
         self.files.append(CONSTANTS)
         with self._lock("-constants", fcntl.LOCK_EX, wait=True):
             if not self.place.exists(CONSTANTS):
-                made = codec(self.header.dtype, self.header.components, sample())
+                made = codec(self.header.dtype, sample())
                 constants = {name: value.contiguous() for name, value in made.constants.items()}
                 self.place.write(CONSTANTS, lambda path: save_file(constants, path))
-        return restored(self.header.dtype, self.header.components, load_file(self.place.local(CONSTANTS)))
+        return restored(self.header.dtype, load_file(self.place.local(CONSTANTS)))
 
     def table(self, name: str, columns: dict[str, Any]) -> None:
         self.file(name, lambda path: pyarrow.parquet.write_table(pyarrow.table(columns), path))

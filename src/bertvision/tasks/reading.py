@@ -15,6 +15,7 @@ from bertvision.errors import UserError
 
 Columns = dict[str, list[Any]]  # name -> values
 HALF = re.compile("[\ud800-\udfff]")
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".ndjson", ".parquet")
 FORMATS = ".csv, .tsv, .jsonl (or .json, one object per line), .parquet"
 
 
@@ -130,7 +131,7 @@ def _read_parquet(path: Path) -> Columns:
         raise UserError(f"'{path}' is not a readable Parquet file: {error}.") from None
 
 
-def texts_of(path: Path, column: str, values: list[Any]) -> list[str]:
+def texts_of(path: object, column: str, values: list[Any]) -> list[str]:
     """A text column; anything that is not a text is named with its row."""
     for row, value in enumerate(values, 1):
         if not isinstance(value, str):

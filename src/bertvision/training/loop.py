@@ -1,4 +1,4 @@
-"""The fine-tuning loop: plain PyTorch around Accelerate, with heads riding along on detached hidden states."""
+"""The fine-tuning loop: plain PyTorch around Accelerate, with heads trained along on detached hidden states."""
 
 import math
 import time
@@ -12,11 +12,13 @@ from torch import Tensor
 
 from bertvision.heads.base import Head
 from bertvision.kinds import confined
-from bertvision.training.answering import attached, read
-from bertvision.training.batches import bucketed
-from bertvision.training.heads import HeadTrainer
+from bertvision.prepare import Prepared
+from bertvision.states.batches import bucketed
+from bertvision.states.hidden import places_of
+from bertvision.states.passes import read
+from bertvision.training.head_trainer import HeadTrainer
 from bertvision.training.lead import lead_of
-from bertvision.training.setting import Setting
+from bertvision.types import TRAIN
 
 WEIGHT_DECAY = 0.01
 
@@ -25,30 +27,35 @@ class Loop:
     """Encoder, optimiser, lead, riding heads and position; `advance` runs to a step, `tensors`/`restore` keep it."""
 
     def __init__(
-        self, setting: Setting, riders: HeadTrainer, accelerator: Accelerator, lead: Head | None = None
+        self, setting: Prepared, riders: HeadTrainer, accelerator: Accelerator, lead: Head | None = None
     ) -> None:
-        self.encoder, self.options, self.shape = setting.encoder, setting.options, setting.shape
-        self.windows, self.targets = setting.encoded["train"].together, setting.train_targets()
+        self.encoder, self.recipe, self.shape, self.reads = (
+            setting.encoder,
+            setting.recipe,
+            setting.shape,
+            setting.reads,
+        )
+        self.windows, self.targets = setting.windows[TRAIN], setting.train_targets()
         self.ranks = setting.train_ranks()
         self.riders, self.accelerator, self.lead = riders, accelerator, lead
         self.losses = setting.kind.losses
-        self.lr, self.lead_name, self.batch_size = self.options.lr, self.options.lead, self.options.batch_size
+        self.lr, self.lead_name, self.batch_size = self.recipe.lr, self.recipe.lead, self.recipe.batch_size
         self.step = 0
-        self.led = False  # has the lead its start?
+        self.led = False  # is the lead initialised?
         self.seconds = {"encoder": 0.0, "heads": 0.0, "loop": 0.0, "start": 0.0}
         trained = [p for p in self.encoder.parameters() if p.requires_grad]
         matrices, vectors = [p for p in trained if p.ndim > 1], [p for p in trained if p.ndim < 2]
         groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
         if lead is not None:
-            groups.append({"params": list(lead.parameters()), "weight_decay": 0.0})  # it was regularised when solved
+            groups.append({"params": list(lead.parameters()), "weight_decay": 0.0})  # solving regularised it
         self.optimizer = torch.optim.AdamW(groups, lr=self.lr, fused=True)
         self.parameters = trained
         # Dropout's stream: reset here, so that a run depends on its seed and not on what ran before it.
-        torch.manual_seed(self.options.seed)
+        torch.manual_seed(self.recipe.seed)
 
     @property
     def steps_per_epoch(self) -> int:
-        return math.ceil(math.ceil(len(self.windows) / self.batch_size) / self.options.accumulate)
+        return math.ceil(math.ceil(len(self.windows) / self.batch_size) / self.recipe.accumulate)
 
     def step_of(self, mark: Fraction) -> int:
         """The optimiser step at which a mark lies, rounded to the nearest."""
@@ -56,27 +63,27 @@ class Loop:
 
     def factor(self, step: int, total: int) -> float:
         """Learning rate at `step`, as a share of its peak."""
-        warm = round(self.options.warmup * total)
+        warm = round(self.recipe.warmup * total)
         if step < warm:
             return (step + 1) / (warm + 1)
-        return 1.0 if self.options.schedule == "constant" else max(0.0, (total - step) / max(1, total - warm))
+        return 1.0 if self.recipe.schedule == "constant" else max(0.0, (total - step) / max(1, total - warm))
 
     @property
     def ridden(self) -> dict[str, Head]:
-        """Heads that were trained along the way; before the first step they know nothing."""
+        """Heads that are trained along; before the first step they are untrained and left out."""
         if not self.step:
             return {}
         return self.riders.heads | ({} if self.lead is None else {self.lead_name: self.lead})
 
     def advance(self, until: int, total: int, after_step: Callable[[float], None]) -> None:
         """Train up to optimiser step `until` of `total`; `after_step` gets each step's loss and may interrupt."""
-        self.encoder.train(self.options.dropout)  # which is all that training mode changes in an encoder
+        self.encoder.train(self.recipe.dropout)  # dropout is all that training mode changes in an encoder
         if self.lead is not None:
             self.lead.train()
         while self.step < until:
             epoch, within = divmod(self.step, self.steps_per_epoch)
-            batches = bucketed(self.windows.lengths, self.batch_size, self.options.seed, epoch)
-            size = self.options.accumulate
+            batches = bucketed(self.windows.lengths, self.batch_size, self.recipe.seed, epoch)
+            size = self.recipe.accumulate
             groups = [batches[i : i + size] for i in range(0, len(batches), size)]
             for group in groups[within : within + until - self.step]:
                 started = time.perf_counter()
@@ -94,23 +101,25 @@ class Loop:
             started = time.perf_counter()
             logits, layers, pooled = self.encoder(batch.inputs)
             share = len(rows) / examples
-            logits = confined(logits.float(), batch.places if self.shape.span else None)
+            logits = confined(logits.float(), places_of(batch.segments) if self.shape.span else None)
             losses = self.losses(logits, targets)
             if self.lead is not None:
-                losses = losses + self.losses(self.lead(attached(batch, layers, pooled, self.shape)), targets)
+                losses = losses + self.losses(self.lead(read(batch, layers, pooled, self.reads)), targets)
             loss = losses.mean() * share
             self.accelerator.backward(loss)
             self.seconds["encoder"] += time.perf_counter() - started
             total += float(loss.detach())
             started = time.perf_counter()
             if self.riders.heads:
-                states = read(batch, layers, pooled, self.shape, self.riders.sequences)
+                with torch.no_grad():
+                    detached = [layer.detach() for layer in layers]
+                    states = read(batch, detached, pooled.detach() if pooled is not None else None, self.reads)
                 shown = self.ranks[torch.from_numpy(rows)].to(self.encoder.device) if self.ranks is not None else None
                 self.riders.accumulate(states, targets, share, shown)
             self.seconds["heads"] += time.perf_counter() - started
         started = time.perf_counter()
-        if self.options.clip:
-            torch.nn.utils.clip_grad_norm_(self.parameters, self.options.clip)
+        if self.recipe.clip:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip)
         for settings in self.optimizer.param_groups:
             settings["lr"] = self.lr * factor
         self.optimizer.step()
@@ -166,9 +175,9 @@ class Loop:
         self.step = step
 
 
-def loop_of(setting: Setting, heads: dict[str, Head], accelerator: Accelerator) -> Loop:
-    """With the lead that the options name, and all other heads that learn by gradients riding along."""
-    lead, options = lead_of(setting), setting.options
+def loop_of(setting: Prepared, heads: dict[str, Head], accelerator: Accelerator) -> Loop:
+    """A loop with the lead that the recipe names; all other heads that learn by gradients are trained along."""
+    lead, recipe = lead_of(setting), setting.recipe
     riding = {name: head for name, head in heads.items() if head.trained and name not in lead}
-    riders = HeadTrainer(riding, setting.dataset.kind, lr=options.head_lr, seed=options.seed)
+    riders = HeadTrainer(riding, setting.dataset.kind, lr=recipe.head_lr, seed=recipe.seed)
     return Loop(setting, riders, accelerator, next(iter(lead.values()), None))

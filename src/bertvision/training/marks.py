@@ -1,119 +1,127 @@
-"""What happens at a mark: heads are polished, every model answers, ensembles are made, all are scored."""
+"""What happens at a mark: heads are polished, every model answers, ensembles are built, all are scored and recorded."""
 
 import time
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
-from bertvision.ensembling import Outputs
+from bertvision.backbones.tokenise import JOINT, SEPARATE
 from bertvision.heads.base import Head
 from bertvision.heads.closed_form import ClosedForm
 from bertvision.heads.pooling import LearnedPooling
-from bertvision.training.answering import answer
-from bertvision.training.checkpoints import POLISHED
-from bertvision.training.heads import build
-from bertvision.training.judging import Predictions, goodness, scores
-from bertvision.training.polish import polish
-from bertvision.training.selection import Ensemble, best, ensembles, preferred
-from bertvision.training.setting import Setting
+from bertvision.heads.variants import build
+from bertvision.inference.answer import Target, answer
+from bertvision.inference.ensemble import Outputs, combined
+from bertvision.inference.select import choose, scores
+from bertvision.kinds import Predictions, goodness
+from bertvision.prepare import Prepared, Setting
+from bertvision.records import ENCODER, Ensemble, MarkRecord, ModelName
+from bertvision.states.passes import clean_pass
+from bertvision.training.polish import Lesson, polish
 from bertvision.training.supply import supplied
-from bertvision.types import HELD_OUT
+from bertvision.types import HELD_OUT, TRAIN
 
 
 @dataclass
-class Report:
-    """Predictions of every model on every split at one mark, the heads behind them, and what each part cost."""
+class Answers:
+    """What every single model said at one mark, the heads behind it, and what each part cost."""
 
     outputs: dict[str, Outputs]  # split -> model -> (W, C)
     heads: dict[str, Head] = field(default_factory=dict)
-    pairs: dict[str, str] = field(default_factory=dict)  # head -> reads pairs joint or separate
-    ridden: set[str] = field(default_factory=set)  # those heads that were trained on the way
-    joint: dict[str, Head] = field(default_factory=dict)  # polished, reading pairs joint, whether or not that is better
-    ensembles: dict[str, Ensemble] = field(default_factory=dict)
-    thresholds: dict[str, float | None] = field(default_factory=dict)  # model -> null threshold, for spans
-    predictions: dict[str, dict[str, Predictions]] = field(default_factory=dict)  # split -> model -> per example
-    modes: dict[str, str] = field(default_factory=dict)  # way of reading pairs -> where polished heads had states from
+    ways: dict[str, str] = field(default_factory=dict)  # head -> reads pairs joint or separate
+    solved: dict[str, Head] = field(default_factory=dict)  # by label: polished heads that read pairs jointly
+    modes: dict[str, str] = field(default_factory=dict)  # way -> where polished heads got their states from
     polished_windows: int | None = None  # how many windows' token states fit in memory, for spans
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-def report(setting: Setting, ridden: dict[str, Head], mark: str, folder: Path) -> Report:
-    """Let encoder, ridden heads, newly polished heads and ensembles answer all evaluated splits. States that are kept
-    on disk meanwhile lie in `folder`."""
-    made = Report({split: {} for split in setting.evaluated}, ridden=set(ridden))
+@dataclass(frozen=True)
+class Verdict:
+    """The record of a mark, and what is saved beside it."""
+
+    record: MarkRecord
+    ensembles: dict[str, Ensemble]
+    predictions: dict[str, dict[str, Predictions]]  # split -> model
+
+
+def answers_at(setting: Prepared, ridden: dict[str, Head], mark: str, folder: Path) -> Answers:
+    """Let encoder, heads that were trained along and newly polished heads answer all scored splits. A temporary store
+    of states is in `folder`."""
+    made = Answers({split: {} for split in setting.evaluated})
     ways = ways_of(setting, Fraction(mark))
-    for way in dict.fromkeys(["joint", *ways]):
-        heads = dict(ridden) if way == "joint" else {}
+    for way in dict.fromkeys([JOINT, *ways]):
+        heads = dict(ridden) if way == JOINT else {}
         if way in ways:
-            heads |= _polish(setting, way, ridden, mark, made, folder)
-        answer_all(setting, way, heads, mark, made)
-    conclude(setting, made)
+            heads |= _polished(setting, way, mark, made, folder)
+        _answer(setting, way, heads, mark, made)
     return made
 
 
-def conclude(setting: Setting, made: Report) -> None:
-    """Ensembles, thresholds and predictions per example, from what every single model said."""
-    judge = setting.judges[HELD_OUT]
-    made.ensembles = ensembles(made.outputs[HELD_OUT], judge, setting.metric)
-    for outputs in made.outputs.values():
-        outputs |= {name: ensemble.of(outputs, judge.kind) for name, ensemble in made.ensembles.items()}
-    made.thresholds = {name: judge.threshold(values) for name, values in made.outputs[HELD_OUT].items()}
+def judge(setting: Setting, made: Answers, mark: str, ridden: dict[str, Head]) -> Verdict:
+    """Choose on held-out examples, and score every model on every split; each is decoded once."""
+    metrics = setting.dataset.metrics
+    choice = choose(made.outputs[HELD_OUT], setting.judges[HELD_OUT], setting.metric)
+    predictions = {HELD_OUT: choice.predictions}
     for split, outputs in made.outputs.items():
-        made.predictions[split] = {
-            name: setting.judges[split].predictions(values, made.thresholds[name]) for name, values in outputs.items()
-        }
+        if split != HELD_OUT:
+            outputs |= {name: combined(one, outputs, setting.dataset.kind) for name, one in choice.ensembles.items()}
+            predictions[split] = {
+                name: setting.judges[split].predictions(values, choice.predictions[name].threshold)
+                for name, values in outputs.items()
+            }
+    record = MarkRecord(
+        mark=mark,
+        selected=choice.selected,
+        best_head=choice.best_head,
+        ways=made.ways,
+        scores={split: scores(setting.judges[split], said, metrics) for split, said in predictions.items()},
+        costs=made.seconds,
+        goodness=choice.goodness,
+        modes=made.modes,
+        layer_profiles=_profiles(made, ridden),
+        layer_weights=_weights(made),
+        polished_windows=made.polished_windows,
+    )
+    if setting.shape.span:
+        record.null_thresholds = {name: said.threshold for name, said in choice.predictions.items()}
+    return Verdict(record, choice.ensembles, {split: predictions[split] for split in made.outputs})
 
 
-def entry(setting: Setting, made: Report) -> dict[str, Any]:
-    """The mark's part of scores.json: choices on held-out data, and scores of every model on every split."""
-    answers, judge = made.outputs[HELD_OUT], setting.judges[HELD_OUT]
-    heads = {name: values for name, values in answers.items() if name in made.heads}
-    selected = preferred(answers, judge, setting.metric)
-    chosen: dict[str, Any] = {
-        "selected": selected,
-        "goodness": goodness(judge, answers[selected], setting.metric)[0],
-        "best_head": best(heads, judge, setting.metric) if heads else None,
-        "pairs": made.pairs,
-        "modes": made.modes,
+def _profiles(made: Answers, ridden: dict[str, Head]) -> dict[str, list[float]]:
+    """How good each layer is alone. That of a lead is of the encoder before it was fine-tuned, and left out."""
+    return {
+        name: _rounded(head.profile)
+        for name, head in made.heads.items()
+        if isinstance(head, ClosedForm) and name not in ridden
     }
-    # That of a lead, which rode, is of the encoder before it was fine-tuned.
-    solved = {name: head for name, head in made.heads.items() if name not in made.ridden}
-    profiles = {name: head.profile for name, head in solved.items() if isinstance(head, ClosedForm)}
-    # Of states that are not normalised, as the pooler's never are, weights say nothing: a large one needs but a small.
-    weights = {
-        name: head.body.weights.detach().softmax(0)
+
+
+def _weights(made: Answers) -> dict[str, list[float]]:
+    """Learned layer weights, which are comparable on normalised states only (the pooler's output never is)."""
+    return {
+        name: _rounded(head.body.weights.detach().softmax(0))
         for name, head in made.heads.items()
         if head.normalised and not head.pooled and isinstance(head.body, LearnedPooling)
     }
-    for key, found in (("layer_profiles", profiles), ("layer_weights", weights)):
-        if found:
-            chosen[key] = {name: [round(float(value), 4) for value in values] for name, values in found.items()}
-    if setting.shape.span:
-        chosen |= {"null_thresholds": made.thresholds, "polished_windows": made.polished_windows}
-    metrics = setting.dataset.metrics
-    for split, said in made.predictions.items():
-        chosen[split] = {name: scores(setting.judges[split], values, metrics) for name, values in said.items()}
-    return chosen
 
 
-def ways_of(setting: Setting, mark: Fraction = Fraction(0)) -> list[str]:
-    """How pairs are read at a mark by the heads that are polished there, if any."""
-    if not setting.names or not setting.options.polishes(mark):
+def _rounded(values: object) -> list[float]:
+    return [round(float(value), 4) for value in values]  # type: ignore[attr-defined]
+
+
+def ways_of(setting: Prepared, mark: Fraction = Fraction(0)) -> list[str]:
+    """How the heads that are polished at a mark, if any, read pairs."""
+    if not setting.names or not setting.recipe.polishes(mark):
         return []
-    if setting.encoded["train"].alone is None:
-        return ["joint"]
-    return ["joint", "separate"] if setting.options.pairs == "auto" else [setting.options.pairs]
+    if setting.encoded[TRAIN].alone is None:
+        return [JOINT]
+    return [JOINT, SEPARATE] if setting.recipe.pairs == "auto" else [setting.recipe.pairs]
 
 
-def _polish(
-    setting: Setting, way: str, ridden: dict[str, Head], mark: str, made: Report, folder: Path
-) -> dict[str, Head]:
+def _polished(setting: Prepared, way: str, mark: str, made: Answers, folder: Path) -> dict[str, Head]:
     """Heads trained on the states of the encoder as it is at this mark."""
-    options, encoder = setting.options, setting.encoder
-    heads = build(setting.names, setting.shape, options.seed, encoder.device, encoder.top)
-    if way == "separate":  # one that needs every token reads both texts at once
-        heads = {name: head for name, head in heads.items() if not head.sequences}
+    recipe, encoder = setting.recipe, setting.encoder
+    heads = build(setting.names, setting.shape, recipe.seed, encoder.device)
     targets, ranks = setting.train_targets(), setting.train_ranks()
     started = time.perf_counter()
     with supplied(setting, way, heads, mark, folder) as supply:
@@ -122,51 +130,37 @@ def _polish(
         if supply.rows is not None:
             made.polished_windows = len(supply.rows)
             targets, ranks = targets[supply.rows], ranks[supply.rows] if ranks is not None else None
-        with setting.progress.bar(f"mark {mark}: polish ({way})", supply.source.steps(options.polish)) as bar:
-            polish(
-                supply.heads,
-                supply.source,
-                targets,
-                setting.dataset.kind,
-                epochs=options.polish,
-                lr=options.head_lr,
-                seed=options.seed,
-                ranks=ranks,
-                tick=bar.tick,
-            )
+        lesson = Lesson(supply.source, targets, setting.dataset.kind, ranks)
+        with setting.progress.bar(f"mark {mark}: polish ({way})", supply.source.steps(recipe.polish)) as bar:
+            polish(heads, lesson, recipe, bar.tick)
     made.seconds[f"polish_{way}"] = time.perf_counter() - started
-    if way == "joint":
-        made.joint = supply.heads
-    return {name + POLISHED: head for name, head in supply.heads.items()}
+    if way == JOINT:
+        made.solved = heads
+    return {str(ModelName(name, polished=True)): head for name, head in heads.items()}
 
 
-def answer_all(setting: Setting, way: str, heads: dict[str, Head], mark: str, made: Report) -> None:
-    """Put the answers of the encoder (joint) and of `heads` into the report; of two heads with one name the better on
-    held-out data stays."""
-    found: dict[str, Outputs] = {}
-    total = sum(len(setting.encoded[split]) for split in made.outputs) * (2 if way == "separate" else 1)
-    with setting.progress.bar(f"mark {mark}: answers ({way})", total) as bar:
+def _answer(setting: Prepared, way: str, heads: dict[str, Head], mark: str, made: Answers) -> None:
+    """Add the answers of the encoder (joint) and of `heads`. Of two heads with one name, the better on held-out data
+    stays."""
+    target, found = Target(setting.dataset.kind, setting.scale, setting.shape), {}
+    with setting.progress.bar(f"mark {mark}: answers ({way})", sum(map(len, setting.encoded.values()))) as bar:
         for split in made.outputs:
-            started = time.perf_counter()
-            found[split] = answer(
-                setting.encoder,
-                setting.encoded[split],
-                way,
-                heads,
-                setting.shape,
-                setting.dataset.kind,
-                setting.scale,
-                bar.tick,
-            )
+            started, encoded = time.perf_counter(), setting.encoded[split]
+            steps = clean_pass(setting.encoder, encoded, setting.reads, way=way)
+            found[split] = answer(steps, encoded.together, heads, target, bar.tick)
             made.seconds[f"answer_{way}_{split}"] = time.perf_counter() - started
-    if way == "joint":
-        for split, outputs in found.items():
-            made.outputs[split]["encoder"] = outputs["encoder"]
-    judge, held = setting.judges[HELD_OUT], found[HELD_OUT]
-    for name, head in heads.items():
-        rival = made.outputs[HELD_OUT].get(name)
-        if rival is not None and goodness(judge, held[name], setting.metric) <= goodness(judge, rival, setting.metric):
-            continue
-        made.heads[name], made.pairs[name] = head, way
-        for split in made.outputs:
-            made.outputs[split][name] = found[split][name]
+    better = [name for name in heads if _better(setting, name, found[HELD_OUT], made.outputs[HELD_OUT])]
+    for name in better:
+        made.heads[name], made.ways[name] = heads[name], way
+    for split, outputs in found.items():
+        made.outputs[split] |= {name: values for name, values in outputs.items() if name in (ENCODER, *better)}
+
+
+def _better(setting: Prepared, name: str, found: Outputs, rivals: Outputs) -> bool:
+    judge = setting.judges[HELD_OUT]
+    if name not in rivals:
+        return True
+    ours, theirs = (
+        goodness(judge, outputs[name], judge.predictions(outputs[name]), setting.metric) for outputs in (found, rivals)
+    )
+    return ours > theirs

@@ -1,4 +1,4 @@
-"""Keep the states of a resting encoder in memory, on disk, or compute them again? Measure a little, then decide."""
+"""Keep the states of a frozen encoder in memory, on disk, or recompute them? Measure a few batches, then decide."""
 
 import os
 import tempfile
@@ -7,24 +7,26 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
 import torch
 
+from bertvision.backbones.tokenise import JOINT, SEPARATE
 from bertvision.errors import UserError
 from bertvision.heads.base import Head, Shape
+from bertvision.heads.variants import build
 from bertvision.options import Request
+from bertvision.prepare import Prepared, prepare
 from bertvision.progress import Progress
 from bertvision.states.hidden import views_of
+from bertvision.states.memory import MEMORY_SHARE, TOKEN_BYTES
+from bertvision.states.sources import Recompute
 from bertvision.stores.codec import bytes_per_row, codec
-from bertvision.training.collect import MEMORY_SHARE, TOKEN_BYTES
-from bertvision.training.heads import HeadTrainer, build, sequences_of
-from bertvision.training.setting import Setting, prepare
-from bertvision.training.sources import Recomputed
+from bertvision.training.head_trainer import HeadTrainer
+from bertvision.types import TRAIN
 
-MODES = ("memory", "recompute", "fp16", "int8")  # the more exact, and what leaves the disk alone, first
+MODES = ("memory", "recompute", "fp16", "int8")  # the more exact, and those that spare the disk, first
 SOLVING = 2  # passes that a head in closed form makes
 TRIALS = 3  # batches that are measured, after one that is not
 PROBE_BYTES = 32 * 2**20
@@ -40,7 +42,6 @@ class Work:
     tokens: int
     epochs: int
     shape: Shape
-    sequences: int = 0  # layers of which heads want every token, where an answer is per text
     depth: int | None = None  # the last layer that some head reads; None is the last of all
     solving: int = 0  # passes over the states before the first epoch, for heads in closed form
 
@@ -52,9 +53,9 @@ class Work:
         if mode == "memory":
             if shape.span:
                 return self.tokens * shape.layers * shape.features * 2
-            return (self.windows * shape.layers * views * 4 + self.tokens * self.sequences * 2) * shape.features
-        rows = self.tokens if shape.span or self.sequences else self.windows * views
-        return rows * bytes_per_row(mode, None, shape.layers, shape.features)
+            return self.windows * shape.layers * views * 4 * shape.features
+        rows = self.tokens if shape.span else self.windows * views
+        return rows * bytes_per_row(mode, shape.layers, shape.features)
 
     def flops(self, depth: int | None = None) -> float:
         """Of one pass of the encoder's layers up to `depth`: matrix products of a usual layer, and attention."""
@@ -105,11 +106,10 @@ def estimates(work: Work, rates: Rates) -> list[Estimate]:
         elif mode == "memory":
             seconds = forward + learning
             most = min(TOKEN_BYTES, rates.memory * 2 // 3)
-            tokens = work.tokens * work.sequences * work.shape.features * 2
-            room = most if work.shape.span or tokens > most else int(rates.memory * MEMORY_SHARE)
-            obstacle = f"only {room / 1e9:.1f} GB of memory for it" if max(size, tokens) > room else ""
+            room = most if work.shape.span else int(rates.memory * MEMORY_SHARE)
+            obstacle = f"only {room / 1e9:.1f} GB of memory for it" if size > room else ""
         else:
-            # What is in the page cache after writing needs not be read from disk again.
+            # What is in the page cache after writing is not read from disk again.
             cold = passes * max(0, size - rates.memory // 2)
             reading = cold / rates.read + passes * size / rates.decode[mode]
             seconds = forward + size / rates.write + reading + learning
@@ -119,53 +119,68 @@ def estimates(work: Work, rates: Rates) -> list[Estimate]:
 
 
 def choose(found: list[Estimate], mode: str) -> Estimate:
-    """The fastest that can be done, among those that the user allows; of two that are close, the one that is more
-    exact and keeps the disk free, so that noise in the measurement does not decide."""
+    """The fastest mode that is possible and allowed. Of two that are close, the more exact one that spares the disk, so
+    that noise in the measurement does not decide."""
     allowed = {"auto": MODES, "stored": ("fp16", "int8")}.get(mode, (mode,))
     able = [estimate for estimate in found if estimate.mode in allowed and not estimate.obstacle]
     if not able:
         why = "; ".join(f"{e.mode}: {e.bytes / 1e9:.1f} GB, {e.obstacle}" for e in found if e.mode in allowed)
-        raise UserError(f"--mode {mode} cannot be done here ({why}). --mode recompute keeps nothing.")
+        raise UserError(f"--mode {mode} is not possible here ({why}). --mode recompute keeps nothing.")
     fastest = min(estimate.seconds for estimate in able)
     return next(estimate for estimate in able if estimate.seconds <= fastest * CLOSE)
 
 
-def work_of(setting: Setting, heads: dict[str, Head], way: str) -> Work:
-    encoded, epochs = setting.encoded["train"], setting.options.polish or 0
-    windows = encoded.alone if way == "separate" and encoded.alone is not None else (encoded.together,)
-    tokens = sum(len(part.tokens) for part in windows)
-    sequences = 0 if setting.shape.span else len(sequences_of(heads))
+def work_of(setting: Prepared, heads: dict[str, Head], way: str) -> Work:
+    encoded, shape = setting.encoded[TRAIN], setting.shape
+    tokens = sum(len(part.tokens) for part in encoded.texts(way))
     solving = SOLVING if any(head.solved for head in heads.values()) else 0
-    return Work(len(encoded), tokens, epochs, setting.shape, sequences, depth_of(setting.shape, heads), solving)
+    return Work(len(encoded), tokens, setting.recipe.polish, shape, depth_of(shape, heads), solving)
 
 
 def depth_of(shape: Shape, heads: dict[str, Head]) -> int:
     """The last layer that some head reads. The pooler reads the last of all."""
-    everything = shape.layers - 1
-    if shape.pooled:
-        return everything
-    return max((max(head.layers or head.sequences or (everything,)) for head in heads.values()), default=everything)
+    last = shape.layers - 1
+    return last if shape.pooled else max((max(head.layers or (last,)) for head in heads.values()), default=last)
 
 
-def report(
-    options: Request, layers: int | None, features: int | None, machine: dict[str, float], progress: Progress
-) -> dict[str, Any]:
-    """`bertvision plan`: the table for this machine, or reckoned for another machine and another encoder."""
-    setting = prepare(options, progress)
-    way = "separate" if options.pairs == "separate" else "joint"
-    heads = build(setting.names, setting.shape, options.seed, donor=setting.encoder.top)
+@dataclass(frozen=True)
+class Machine:
+    """Another machine or encoder to plan for; None is what is here."""
+
+    layers: int | None = None  # of hidden states, the embeddings included
+    features: int | None = None
+    flops: float | None = None
+    disk_rate: float | None = None
+    disk: float | None = None
+    memory: float | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `bertvision plan` prints."""
+
+    modes: list[dict[str, str]]
+    best: str
+    why: str
+
+
+def plan(request: Request, machine: Machine, progress: Progress) -> Plan:
+    """Measure here, and estimate what each mode would take here or on another machine with another encoder."""
+    setting = prepare(request, progress)
+    way = SEPARATE if request.pairs == SEPARATE else JOINT
+    heads = build(setting.names, setting.shape, request.seed)
     work, rates = work_of(setting, heads, way), measure(setting, heads, way, Path.cwd())
-    here = rates.flops
-    if "flops" in machine:
+    if machine.flops is not None:
         # Heads are matrix products too: a faster machine is as much faster at them.
-        rates = replace(rates, flops=machine["flops"], heads=rates.heads * machine["flops"] / here)
-        rates = replace(rates, decode={m: r * max(1.0, machine["flops"] / here / 10) for m, r in rates.decode.items()})
-    if "disk_rate" in machine:
-        rates = replace(rates, read=machine["disk_rate"], write=machine["disk_rate"])
-    rates = replace(rates, disk=int(machine.get("disk", rates.disk)), memory=int(machine.get("memory", rates.memory)))
-    if layers or features:
+        faster = machine.flops / rates.flops
+        decode = {mode: rate * max(1.0, faster / 10) for mode, rate in rates.decode.items()}
+        rates = replace(rates, flops=machine.flops, heads=rates.heads * faster, decode=decode)
+    if machine.disk_rate is not None:
+        rates = replace(rates, read=machine.disk_rate, write=machine.disk_rate)
+    rates = replace(rates, disk=int(machine.disk or rates.disk), memory=int(machine.memory or rates.memory))
+    if machine.layers or machine.features:
         old = work.shape
-        shape = replace(old, layers=(layers or old.layers - 1) + 1, features=features or old.features)
+        shape = replace(old, layers=machine.layers or old.layers, features=machine.features or old.features)
         rates = replace(rates, heads=rates.heads * old.layers * old.features / (shape.layers * shape.features))
         work = replace(work, shape=shape, depth=None)
     found = estimates(work, rates)
@@ -176,48 +191,38 @@ def report(
         f" the encoder takes {work.flops() / rates.flops:,.0f} s a pass ({rates.flops / 1e9:,.0f} GFLOP/s), the heads"
         f" {work.windows / rates.heads:,.0f} s an epoch, the disk reads {rates.read / 1e6:,.0f} MB/s."
     )
-    return {"modes": [estimate.row() for estimate in found], "best": best.mode, "why": why}
+    return Plan([estimate.row() for estimate in found], best.mode, why)
 
 
-def measure(setting: Setting, heads: dict[str, Head], way: str, folder: Path) -> Rates:
+def measure(setting: Prepared, heads: dict[str, Head], way: str, folder: Path) -> Rates:
     """A few batches of the encoder and of the heads (copies of them), and a small file."""
-    shape, encoded, options = setting.shape, setting.encoded["train"], setting.options
-    source = Recomputed(setting.encoder, encoded, way, shape, sequences_of(heads), shape.layers - 1, options.seed)
+    encoded, device = setting.encoded[TRAIN], setting.encoder.device
     trained = {name: deepcopy(head) for name, head in heads.items() if head.trained}
-    trainer = HeadTrainer(trained, setting.dataset.kind, lr=0.0, seed=options.seed)
-    targets = setting.train_targets()
-    windows = tokens = 0
-    seconds = {"forward": 0.0, "heads": 1e-9}
-    states = None
+    trainer = HeadTrainer(trained, setting.dataset.kind, lr=0.0, seed=setting.recipe.seed)
+    targets, seen = setting.train_targets(), []
     before = time.perf_counter()
     # The first batches of a plain pass are the longest ones; those of an epoch are of all lengths.
-    for number, (states, rows) in enumerate(source.epoch(0)):
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        spent = time.perf_counter() - before
+    for step in Recompute(setting.encoder, encoded, setting.reads, setting.recipe.seed, way=way).epoch(0):
+        _synchronise()
+        forward = time.perf_counter() - before
         before = time.perf_counter()
         if trained:
-            trainer.accumulate(states.to(setting.encoder.device), targets[rows].to(setting.encoder.device))
+            trainer.accumulate(step.states.to(device), targets[step.rows].to(device))
             trainer.step(0.0)
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-        if number:
-            seconds["forward"] += spent
-            seconds["heads"] += time.perf_counter() - before
-            windows += len(rows)
-            tokens += int(encoded.together.lengths[rows.numpy()].sum())
-        if number == TRIALS:
+            _synchronise()
+        seen.append((step, forward, time.perf_counter() - before))
+        if len(seen) > TRIALS:
             break
         before = time.perf_counter()
-    assert states is not None
-    if not windows:  # one batch is all there is
-        windows, tokens, seconds = len(rows), int(encoded.together.lengths.sum()), {"forward": spent, "heads": spent}
+    counted = seen[1:] or seen  # the first also warms up, but may be all there is
+    windows = sum(len(step.rows) for step, _, _ in counted)
+    tokens = sum(int(encoded.together.lengths[step.rows].sum()) for step, _, _ in counted)
     done = replace(work_of(setting, heads, way), windows=windows, tokens=tokens)
-    sample = states.layers.transpose(1, 2).flatten(0, 1)[:2048].cpu()
+    sample = seen[-1][0].states.layers.transpose(1, 2).flatten(0, 1)[:2048].cpu()
     read, write = _disk(folder)
     return Rates(
-        flops=done.flops() / max(seconds["forward"], 1e-9),
-        heads=windows / seconds["heads"],
+        flops=done.flops() / max(sum(forward for _, forward, _ in counted), 1e-9),
+        heads=windows / max(sum(learning for _, _, learning in counted), 1e-9),
         read=read,
         write=write,
         decode={mode: _decoding(sample, mode) for mode in ("fp16", "int8")},
@@ -226,8 +231,13 @@ def measure(setting: Setting, heads: dict[str, Head], way: str, folder: Path) ->
     )
 
 
+def _synchronise() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 def _decoding(sample: torch.Tensor, mode: str) -> float:
-    made = codec(mode, None, sample)
+    made = codec(mode, sample)
     stored = made.encode(sample)
     size = sum(value.numel() * value.element_size() for value in stored.values())
     room = torch.empty_like(sample.transpose(0, 1).contiguous())

@@ -1,49 +1,50 @@
 """Polish heads: several cheap epochs on the hidden states of an encoder that stays as it is."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bertvision.heads.base import Batches, Head
 from bertvision.heads.variants import parse
+from bertvision.recipe import Recipe
 from bertvision.states.hidden import HiddenStates
-from bertvision.training.heads import HeadTrainer
-from bertvision.training.sources import Source
+from bertvision.states.memory import Tick, nothing
+from bertvision.states.sources import Source
+from bertvision.training.head_trainer import HeadTrainer
 
 
-def polish(
-    heads: dict[str, Head],
-    source: Source,
-    targets: Tensor,
-    kind: str,
-    *,
-    epochs: int,
-    lr: float,
-    seed: int,
-    ranks: Tensor | None = None,
-    tick: Callable[[int], object] = lambda steps: None,
-) -> dict[str, float]:
-    """Train `heads` in place; the learning rate falls linearly to zero. All heads see the same batches, of which those
-    that may see only a share of the data use the examples with a low rank. Returns the seconds of training, and of
-    waiting for states."""
-    seconds = {"solve": 0.0, "train": 0.0, "wait": 0.0}
+@dataclass(frozen=True)
+class Lesson:
+    """What heads learn from: states, what they should answer, and which examples a share of the data has."""
+
+    source: Source
+    targets: Tensor  # by window
+    kind: str
+    ranks: Tensor | None = None  # by window; None: every head sees all examples
+
+
+def polish(heads: dict[str, Head], lesson: Lesson, recipe: Recipe, tick: Tick = nothing) -> dict[str, float]:
+    """Train `heads` in place; the learning rate falls linearly to zero. All heads see the same batches. Returns the
+    seconds of solving, of training, and of waiting for states."""
+    source, ranks = lesson.source, lesson.ranks
     before = time.perf_counter()
-    waiting = {label: head for label, head in heads.items() if head.solved}
-    _solve(waiting, source, targets, ranks, kind)
-    seconds["solve"] = time.perf_counter() - before
-    trainer = HeadTrainer({label: head for label, head in heads.items() if head.trained}, kind, lr=lr, seed=seed)
-    if not trainer.heads:
+    _solve({label: head for label, head in heads.items() if head.solved}, lesson)
+    seconds = {"solve": time.perf_counter() - before, "train": 0.0, "wait": 0.0}
+    trained = {label: head for label, head in heads.items() if head.trained}
+    trainer = HeadTrainer(trained, lesson.kind, lr=recipe.head_lr, seed=recipe.seed)
+    if not trained:
         return seconds
-    steps, done, device = source.steps(epochs), 0, next(iter(heads.values())).output.weight.device
-    for number in range(epochs):
+    steps, done, device = source.steps(recipe.polish), 0, next(iter(heads.values())).output.weight.device
+    for number in range(recipe.polish):
         before = time.perf_counter()
-        for states, rows in source.epoch(number):
+        for step in source.epoch(number):
             seconds["wait"] += time.perf_counter() - before
             before = time.perf_counter()
-            shown = ranks[rows].to(device) if ranks is not None else None
-            trainer.accumulate(states.to(device), targets[rows].to(device), ranks=shown)
+            shown = ranks[step.rows].to(device) if ranks is not None else None
+            trainer.accumulate(step.states.to(device), lesson.targets[step.rows].to(device), ranks=shown)
             trainer.step(1 - done / steps)
             done += 1
             tick(1)
@@ -52,9 +53,9 @@ def polish(
     return seconds
 
 
-def _solve(heads: dict[str, Head], source: Source, targets: Tensor, ranks: Tensor | None, kind: str) -> None:
-    """Let heads find their weights in closed form, each from the share of the examples that it may see; those that
-    look for the same find it once."""
+def _solve(heads: dict[str, Head], lesson: Lesson) -> None:
+    """Closed-form heads find their weights, each from the share of the examples that it may see; heads that look for
+    the same solution find it once."""
     found: dict[tuple[object, ...], Head] = {}
     for label, head in heads.items():
         share = parse(label).data
@@ -62,16 +63,16 @@ def _solve(heads: dict[str, Head], source: Source, targets: Tensor, ranks: Tenso
         if same in found:
             head.solve_like(found[same])
         elif share > 0:
-            head.solve(_shown(source, targets, ranks, share), kind)
+            head.solve(_shown(lesson, share), lesson.kind)
             found[same] = head
 
 
-def _shown(source: Source, targets: Tensor, ranks: Tensor | None, share: float) -> Batches:
+def _shown(lesson: Lesson, share: float) -> Batches:
     def batches() -> Iterator[tuple[HiddenStates, Tensor]]:
-        for states, rows in source.plain():
-            if ranks is None or share == 1:
-                yield states, targets[rows]
-            elif len(few := torch.nonzero(ranks[rows] < share).flatten()):
-                yield states.take(few), targets[rows[few]]
+        for step in lesson.source.plain():
+            if lesson.ranks is None or share == 1:
+                yield step.states, lesson.targets[step.rows]
+            elif len(few := torch.nonzero(lesson.ranks[step.rows] < share).flatten()):
+                yield step.states.take(few), lesson.targets[step.rows[few.numpy()]]
 
     return batches

@@ -1,7 +1,7 @@
-"""Heads of equal structure (other seeds, learning rates, shares of data) computed as one, not one after another.
+"""Heads of equal structure (other seeds, learning rates, shares of data) computed as one stack.
 
-Their parameters lie in common tensors, a slice per head, which is what is optimised; each head's own parameters are
-views of them. So all that reads or writes a head (checkpoints, predictions) knows nothing of stacks.
+Their parameters are slices of common tensors, which the optimiser updates; each head's own parameters are views of
+these. So checkpoints and predictions know nothing of stacks.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -17,7 +17,7 @@ from bertvision.randomness import RandomStream
 from bertvision.states.hidden import HiddenStates
 
 Losses = Callable[[Tensor, Tensor], Tensor]
-TOKEN_CHUNK = 4  # heads on tokens at a time: what more of them give does not stay in the processor's cache
+TOKEN_CHUNK = 4  # heads on tokens at a time: more do not fit in the processor's cache
 
 
 class Stack:
@@ -73,7 +73,7 @@ def stacks(heads: dict[str, Head], rates: dict[str, float]) -> list[Stack]:
     """All heads, those that can be computed together in one stack."""
     groups: dict[Hashable, dict[str, Head]] = {}
     for label, head in heads.items():
-        # Statistics of batches, and layers with dropout of their own, belong to one head alone.
-        alone = head.borrows or any(isinstance(module, nn.BatchNorm1d) for module in head.modules())
+        # Batch statistics belong to one head alone.
+        alone = any(isinstance(module, nn.BatchNorm1d) for module in head.modules())
         groups.setdefault(label if alone else parse(label).structure, {})[label] = head
     return [Stack(group, rates) for group in groups.values()]

@@ -1,4 +1,4 @@
-"""`extract`: one clean pass of an encoder over a task's texts, kept in a store."""
+"""`extract`: one pass of an encoder over a task's texts, kept in a store."""
 
 import importlib.metadata
 import shlex
@@ -10,35 +10,33 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertvision.backbones import encoder as backbone_family
+from bertvision.backbones import encoder as encoders
+from bertvision.backbones.digest import tokenizer_digest, weights_digest
 from bertvision.backbones.encoder import Encoder
+from bertvision.backbones.tokenise import JOINT, SEPARATE
 from bertvision.errors import Interrupted, UserError
+from bertvision.heads.variants import OPTIONS
+from bertvision.inference.shards import ShardMaker
+from bertvision.interrupts import Interrupts
 from bertvision.options import Request, flag, one_of
+from bertvision.prepare import Prepared, prepare
 from bertvision.progress import Progress
-from bertvision.runs import open_run
+from bertvision.records import RunRecord
+from bertvision.runs.directory import RECORD, open_run
 from bertvision.states.hidden import views_of
 from bertvision.stores.codec import DTYPES
-from bertvision.stores.format import TOKENS, Header, Shard, plan
+from bertvision.stores.format import DECIDING, SHARD_MEGABYTES, SHARD_UNIT, TOKENS, Header, Shard, plan
 from bertvision.stores.place import Place
 from bertvision.stores.reader import Store, open_store
 from bertvision.stores.writer import Writer
 from bertvision.tasks.sampling import ranks
-from bertvision.training.interrupts import Interrupts
-from bertvision.training.provenance import tokenizer_digest, weights_digest
-from bertvision.training.setting import Setting, prepare
-from bertvision.training.shards import Reading
-from bertvision.types import HELD_OUT, Questions
+from bertvision.types import HELD_OUT, TRAIN, Questions
 
-SHARD_MEGABYTES, SHARD_UNIT = 128, 10**6  # bytes in a megabyte; less in tests
-# Options that decide what is stored; where the files lie does not.
-DECIDING = (
-    *("task", "text", "text_pair", "label", "kind", "strict"),
-    *("max_length", "stride", "limit", "dev_limit", "pairs"),
-)
+FILES = ("data", "train", "dev")  # where the data is: this does not decide what is stored
 
 
 @dataclass(frozen=True)
-class ExtractOptions:
+class StoreOptions:
     """What to keep of the states, and where."""
 
     out: str
@@ -46,7 +44,6 @@ class ExtractOptions:
     dtype: str = "fp16"
     views: str = "auto"
     layers: str | None = None
-    pca: int | None = None
     shard: str = "1/1"
     shard_size: int = SHARD_MEGABYTES
     order: int = 0
@@ -55,62 +52,67 @@ class ExtractOptions:
     def __post_init__(self) -> None:
         one_of("--dtype", self.dtype, DTYPES)
         if self.shard_size < 1:
-            raise UserError(f"--shard-size {self.shard_size} must be at least 1 (megabyte).")
+            raise UserError(f"--shard-size must be at least 1 (megabyte); got {self.shard_size}.")
         self.part()
 
     def part(self) -> tuple[int, int]:
         number, _, of = self.shard.partition("/")
         if not (number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
-            raise UserError(f"--shard '{self.shard}' is not i/n, such as 1/4 (the first of four parts).")
+            raise UserError(f"--shard must be i/n, such as 1/4 (the first of four parts); got '{self.shard}'.")
         return int(number) - 1, int(of)
 
 
-def extract(source: str, fit: Request, options: ExtractOptions, progress: Progress) -> Store | None:
+@dataclass(frozen=True)
+class Origin:
+    """Whose states are stored: a backbone, or the encoder of a run at a mark."""
+
+    where: str
+    mark: str | None = None
+    record: RunRecord | None = None  # of the run
+
+
+def extract(source: str, request: Request, options: StoreOptions, progress: Progress) -> Store | None:
     """Write a store, or what is missing of it. None: other parts are not finished yet."""
-    command = command_of(source, fit, options)
+    command = command_of(source, request, options)
     Place(options.out)  # refuses what cannot be reached, before any work
-    encoder, fit, origin = source_of(source, fit)
-    setting = prepare(replace(fit, heads="none"), progress, encoder)
+    encoder, request, origin = source_of(source, request)
+    setting = prepare(replace(request, heads="none"), progress, encoder=encoder)
     # A single text, or a question, has no second one to be read by itself.
-    pairs = "separate" if fit.pairs == "separate" and setting.encoded["train"].alone is not None else "joint"
-    setting = replace(setting, options=replace(setting.options, pairs=pairs))
+    separate = request.pairs == SEPARATE and setting.encoded[TRAIN].alone is not None
+    setting = replace(setting, recipe=replace(setting.recipe, pairs=SEPARATE if separate else JOINT))
     splits = splits_of(setting, options.split)
-    for split in splits if "data" in origin else ():
-        if setting.parts[split].digest() != origin["data"][split]["sha256"]:
+    for split in splits if origin.record is not None else ():
+        assert origin.record is not None
+        if setting.parts[split].digest() != origin.record.data[split].sha256:
             raise UserError(
-                f"The {split.replace('_', '-')} rows are not those of '{source}': what it was fine-tuned on must not be"
-                " held out here. Leave out --limit and other options of the data; the run's own are taken."
+                f"The {split.replace('_', '-')} rows are not those of '{source}': rows it was fine-tuned on must not be"
+                " held out here. Leave out --limit and other data options; the run's own are used."
             )
-    where = {"encoder": origin["where"], "data": fit.data, "train": fit.train, "dev": fit.dev}
+    where = {"encoder": origin.where, **{name: getattr(request, name) for name in FILES}}
     with Interrupts() as interrupts:
-        progress.guard = interrupts.check
         try:
-            done = keep(setting, options, splits, origin, where, command)
+            with progress.guarded(interrupts.check):
+                done = write_store(setting, options, splits, origin, where, command)
         except KeyboardInterrupt:
-            raise Interrupted(f"Interrupted. What is written is kept; go on with: {command}") from None
+            raise Interrupted(f"Interrupted. Finished shards are kept. To continue: {command}") from None
     return open_store(options.out) if done else None
 
 
-def keep(
-    setting: Setting,
-    options: ExtractOptions,
-    splits: list[str],
-    origin: dict[str, Any],
-    where: dict[str, Any],
-    command: str,
+def write_store(
+    setting: Prepared, options: StoreOptions, splits: list[str], origin: Origin, where: dict[str, Any], command: str
 ) -> bool:
     """Write what is missing of a store; is it whole now?"""
     place, progress = Place(options.out), setting.progress
     header = header_of(setting, options, origin, splits)
-    shards = [shard for split in splits for shard in plan(split, setting.encoded[split].together.lengths, header)]
-    reading = Reading(setting, header)
+    shards = [shard for split in splits for shard in plan(split, setting.windows[split].lengths, header)]
+    maker = ShardMaker(setting, header)
     place.make()
     writer = Writer(place, header, shards, command, where, options.part())
     with writer.writing(options.repair):
         missing = writer.missing()
         size, total = sum(s.bytes for s in missing), sum(s.bytes for s in shards)
         progress.say(f"{place}: {total / 1e6:,.1f} MB in {len(shards)} shards, {size / 1e6:,.1f} MB of it to write now")
-        codec = writer.codec(lambda: reading.sample(shards[0]))
+        codec = writer.codec(lambda: maker.sample(shards[0]))
         for split in splits:
             _describe(writer, setting, split, [shard for shard in shards if shard.split == split])
         with (
@@ -119,7 +121,7 @@ def keep(
         ):
             writing: Future[None] | None = None
             for shard in missing:
-                made = reading.shard(shard, codec, bar.tick)
+                made = maker.shard(shard, codec, bar.tick)
                 if writing is not None:
                     writing.result()
                 writing = aside.submit(writer.write, shard, made)
@@ -128,12 +130,12 @@ def keep(
         return writer.finish()
 
 
-def command_of(source: str, fit: Request, options: ExtractOptions) -> str:
-    """The command line that writes this store, whole: what goes on with it, and what mends it."""
-    words = ["bertvision", "extract", source, fit.task]
+def command_of(source: str, request: Request, options: StoreOptions) -> str:
+    """The complete command line that writes this store: it also continues and repairs it."""
+    words = ["bertvision", "extract", source, request.task]
     for given, plain, names in (
-        (fit, Request(), (*DECIDING[1:], "data", "train", "dev")),
-        (options, ExtractOptions(options.out), ("split", "dtype", "views", "layers", "pca", "shard_size", "order")),
+        (request, Request(), (*DECIDING[1:], *FILES)),
+        (options, StoreOptions(options.out), ("split", "dtype", "views", "layers", "shard_size", "order")),
     ):
         for name in names:
             value = getattr(given, name)
@@ -142,57 +144,48 @@ def command_of(source: str, fit: Request, options: ExtractOptions) -> str:
     return shlex.join([*words, "--out", options.out])
 
 
-def source_of(source: str, fit: Request) -> tuple[Encoder | None, Request, dict[str, Any]]:
+def source_of(source: str, request: Request) -> tuple[Encoder | None, Request, Origin]:
     """The encoder of `RUN[@MARK]` with its own output layer, or None for the name of a backbone."""
     name = source.rpartition("@")[0] if "@" in source else source
-    if not (Path(name) / "run.json").exists():
+    if not (Path(name) / RECORD).exists():
         where = str(Path(source).absolute()) if Path(source).is_dir() else source
-        return None, replace(fit, backbone=source), {"where": where, "mark": None}
+        return None, replace(request, backbone=source), Origin(where)
     run, mark = open_run(source)
-    info, given = run.info, run.record.recipe
-    if "store" in info:
-        raise UserError(f"'{source}' was trained on a store; its encoder is '{info['store']['encoder']}'.")
-    shape, folder = run.record.shape, run.mark_folder(mark) / "encoder"
-    if fit.task != given.task:
-        raise UserError(f"'{source}' was fitted on {given.task}, so its states are of that task, not of {fit.task}.")
-    defaults = Request()
-    left_open = [n for n in (*DECIDING, "data", "train", "dev") if getattr(fit, n) == getattr(defaults, n)]
+    record, given = run.record, run.record.recipe
+    if record.store is not None:
+        raise UserError(f"'{source}' was trained on a store; its encoder is '{record.store.encoder}'.")
+    if request.task != given.task:
+        raise UserError(f"'{source}' was fitted on {given.task}: its states are of that task, not of {request.task}.")
+    shape, folder, plain = record.shape, run.mark_folder(mark) / "encoder", Request()
+    left_open = [n for n in (*DECIDING, *FILES) if getattr(request, n) == getattr(plain, n)]
     kept = {name: getattr(given, name) for name in left_open}
-    encoder = backbone_family.load(str(folder), shape.outputs, 0, span=shape.span, pooled=shape.pooled)
-    origin = {
-        "where": str(folder.absolute()),
-        "mark": mark,
-        "origin_sha256": info["weights_sha256"],
-        "data": info["data"],
-    }
-    return encoder, replace(fit, backbone=given.backbone, **kept), origin
+    encoder = encoders.load(str(folder), shape.outputs, 0, span=shape.span, pooled=shape.pooled)
+    return encoder, replace(request, backbone=given.backbone, **kept), Origin(str(folder.absolute()), mark, record)
 
 
-def splits_of(setting: Setting, asked: str) -> list[str]:
+def splits_of(setting: Prepared, asked: str) -> list[str]:
     """`train` is what heads learn from and what is held out of it; `dev` is every dev split."""
     found: list[str] = []
     for name in asked.split(","):
         if name == "train":
-            found += ["train", HELD_OUT]
+            found += [TRAIN, HELD_OUT]
         elif name == "dev":
-            found += [split for split in setting.parts if split not in ("train", HELD_OUT)]
+            found += [split for split in setting.parts if split not in (TRAIN, HELD_OUT)]
         else:
-            raise UserError(f"--split '{name}' is none of: train, dev.")
+            raise UserError(f"--split must be train, dev or train,dev; got '{asked}'.")
     return found
 
 
-def header_of(setting: Setting, options: ExtractOptions, origin: dict[str, Any], splits: list[str]) -> Header:
+def header_of(setting: Prepared, options: StoreOptions, origin: Origin, splits: list[str]) -> Header:
     encoder, dataset = setting.encoder, setting.dataset
     weights = weights_digest(encoder)
     layers = _layers(options.layers, encoder.layers)
-    if options.pca is not None and not 0 < options.pca < encoder.features:
-        raise UserError(f"--pca {options.pca} must be at least 1 and below the encoder's {encoder.features} features.")
     return Header(
         source={
-            "backbone": Path(setting.options.backbone).name,
-            "mark": origin["mark"],
+            "backbone": Path(setting.recipe.backbone).name,
+            "mark": origin.mark,
             "weights_sha256": weights,
-            "origin_sha256": origin.get("origin_sha256", weights),
+            "origin_sha256": weights if origin.record is None else origin.record.weights_sha256,
             "tokenizer_sha256": tokenizer_digest(encoder),
         },
         task={
@@ -206,7 +199,7 @@ def header_of(setting: Setting, options: ExtractOptions, origin: dict[str, Any],
             "pairs": setting.shape.paired,
             "windowed": dataset.train.questions is not None,
         },
-        options={name: getattr(setting.options, name) for name in DECIDING},
+        options={name: getattr(setting.recipe, name) for name in DECIDING},
         data={
             split: {
                 "examples": len(setting.parts[split]),
@@ -219,7 +212,7 @@ def header_of(setting: Setting, options: ExtractOptions, origin: dict[str, Any],
         features=encoder.features,
         views=_views(options.views, setting),
         dtype=options.dtype,
-        components=options.pca,
+        components=None,
         pooled=setting.shape.pooled,
         seed=options.order,
         shard_bytes=options.shard_size * SHARD_UNIT,
@@ -228,39 +221,37 @@ def header_of(setting: Setting, options: ExtractOptions, origin: dict[str, Any],
 
 
 def _layers(asked: str | None, count: int) -> list[int]:
-    from bertvision.heads.variants import OPTIONS
-
     if asked is None:
         return list(range(count))
     try:
         found = list(OPTIONS["layers"](asked))
     except ValueError:
-        raise UserError(f"--layers '{asked}' is not a list such as 0-3+6.") from None
+        raise UserError(f"--layers must be a list such as 0-3+6; got '{asked}'.") from None
     if found[-1] >= count:
         raise UserError(f"--layers '{asked}': the encoder's layers are 0 (embeddings) to {count - 1}.")
     return found
 
 
-def _views(asked: str, setting: Setting) -> list[str]:
+def _views(asked: str, setting: Prepared) -> list[str]:
     """`auto`: tokens where the answer is one, else every pooled view."""
     known = views_of(setting.shape.paired)
     if asked == "auto":
         return list(TOKENS if setting.shape.span else known)
     if asked == "tokens":
-        if setting.options.pairs == "separate":
-            raise UserError("--views tokens: texts of a pair that are read separately are kept as pooled views only.")
+        if setting.recipe.pairs == SEPARATE:
+            raise UserError("--views tokens: pairs that are read separately are stored as pooled views only.")
         return list(TOKENS)
     found = asked.split(",")
     for view in found:
         if setting.shape.span or view not in known:
             wanted = "tokens" if setting.shape.span else f"tokens, or of {', '.join(known)}"
-            raise UserError(f"--views '{view}': this task's states are kept as {wanted}.")
+            raise UserError(f"--views '{view}': this task's states are stored as {wanted}.")
     return found
 
 
-def _describe(writer: Writer, setting: Setting, split: str, shards: list[Shard]) -> None:
+def _describe(writer: Writer, setting: Prepared, split: str, shards: list[Shard]) -> None:
     """The tables beside the shards: a row per window and, where answers are scored, what scoring needs."""
-    part, windows = setting.parts[split], setting.encoded[split].together
+    part, windows = setting.parts[split], setting.windows[split]
     order = np.concatenate([shard.windows for shard in shards]) if shards else np.zeros(0, dtype=np.int64)
     examples = windows.examples[order]
     ids = part.questions.ids if part.questions is not None else [str(row) for row in range(len(part))]
@@ -272,7 +263,7 @@ def _describe(writer: Writer, setting: Setting, split: str, shards: list[Shard])
         "length": windows.lengths[order],
         "shard": np.repeat([shard.name for shard in shards], [len(shard.windows) for shard in shards]),
     }
-    if split == "train":
+    if split == TRAIN:
         columns["rank"] = ranks(part)[examples]
     if setting.shape.span and windows.answers is not None:
         columns |= {"start": windows.answers[order, 0], "end": windows.answers[order, 1]}
@@ -281,7 +272,7 @@ def _describe(writer: Writer, setting: Setting, split: str, shards: list[Shard])
     else:
         columns["target"] = part.targets[examples]
     writer.table(f"rows-{split}.parquet", columns)
-    if split == "train":
+    if split == TRAIN:
         return
     known: dict[str, Any] = {"id": ids, "target": part.targets}
     if part.questions is not None:

@@ -15,14 +15,14 @@ import torch
 
 from bertvision.errors import UserError
 from bertvision.kinds import Scale
+from bertvision.options import one_of
 from bertvision.progress import Progress
 from bertvision.stores.codec import DTYPES, SAMPLE_ROWS
-from bertvision.stores.format import TOKENS, Header, Shard, plan
+from bertvision.stores.format import DECIDING, SHARD_MEGABYTES, SHARD_UNIT, TOKENS, Header, Shard, plan
 from bertvision.stores.place import Place, digest
 from bertvision.stores.reader import Store, open_store
 from bertvision.stores.writer import Writer, finite
 from bertvision.tasks.sampling import hold_out, ranks
-from bertvision.training.extract import DECIDING, SHARD_MEGABYTES, SHARD_UNIT
 from bertvision.types import HELD_OUT, Examples
 
 METRICS = {"class": ("accuracy",), "score": ("pearson", "spearman")}
@@ -39,10 +39,8 @@ def import_hdf5(
     progress: Progress,
 ) -> Store:
     """`names` of the datasets: states, labels, mask."""
-    if dtype not in DTYPES:
-        raise UserError(f"--dtype '{dtype}' is none of: {', '.join(DTYPES)}.")
-    if kind not in METRICS:
-        raise UserError(f"--kind '{kind}' is none of: {', '.join(METRICS)} (spans cannot be scored without the texts).")
+    one_of("--dtype", dtype, DTYPES)
+    one_of("--kind", kind, tuple(METRICS))  # spans cannot be scored without the texts
     files = {"train": File(train, names)} | ({"dev": File(dev, names)} if dev is not None else {})
     shapes = {(file.layers, file.features, file.tokens) for file in files.values()}
     if len(shapes) > 1:

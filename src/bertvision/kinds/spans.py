@@ -1,9 +1,15 @@
-"""From the probability of each token to start or end the answer, to answers: pieces of the context's text."""
+"""Kind `span`: an answer is a piece of the context. From the probability of each token to start or end the answer, to
+the best spans, and to their scores by the official SQuAD 2.0 metric."""
 
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
+from torch.nn import functional
 
+from bertvision.kinds import RAW_THRESHOLD, Kind, Predictions, Scale, kinds
+from bertvision.metrics.squad import METRICS, Gold, qualities, tune
+from bertvision.options import Request
 from bertvision.types import Examples, Windows
 
 LEAST = 1e-30  # probabilities below count as this: its logarithm is finite
@@ -12,7 +18,7 @@ ALTERNATIVES = 20  # spans among which n-best probabilities are shared out
 
 @dataclass(frozen=True)
 class Spans:
-    """The best spans of each example over all its windows, best first: (N, K) characters, and what they are worth."""
+    """The best spans of each example over all its windows, best first: (N, K) characters and scores."""
 
     starts: np.ndarray  # in the context's characters; -1 where there are fewer than K spans
     ends: np.ndarray
@@ -40,6 +46,62 @@ class Spans:
         found = others.argmax(1)  # spans are in order
         rows = zip(examples.second_texts, others.any(1), found, self.starts, self.ends, strict=True)
         return [context[starts[i] : ends[i]] if any_ else "" for context, any_, i, starts, ends in rows]
+
+
+class SpanJudge:
+    """Judges answers in contexts by the official SQuAD 2.0 metric."""
+
+    kind = "span"
+
+    def __init__(self, examples: Examples, windows: Windows, options: Request) -> None:
+        assert examples.questions is not None
+        assert examples.targets is not None
+        self.examples, self.windows, self.options = examples, windows, options
+        self.targets = examples.targets
+        self.golds = [Gold.of([answer.text for answer in found]) for found in examples.questions.answers]
+        self.unanswered = qualities(self.golds, [""] * len(examples))
+        self.weights = _weights(self.targets, options.null_share)
+
+    def predictions(self, outputs: np.ndarray, threshold: float | None = None) -> Predictions:
+        # Windows overlap: each of an example's windows may repeat the best span before the second best comes.
+        found = decode(outputs, self.windows, self.options, top=1 + int(np.bincount(self.windows.examples).max()))
+        texts, nulls = found.texts(self.examples), found.null_probabilities
+        answered = qualities(self.golds, texts)
+        limit = self._tuned(nulls, answered) if threshold is None else threshold
+        columns = [np.where((nulls > at)[:, None], self.unanswered, answered) for at in (limit, RAW_THRESHOLD)]
+        values = np.hstack([*columns, answered[:, 1:]])
+        return Predictions(values, limit, texts, nulls, found.runners_up(self.examples))
+
+    def _tuned(self, nulls: np.ndarray, answered: np.ndarray) -> float:
+        if self.options.null_threshold is not None:
+            return self.options.null_threshold
+        if self.options.decoding == "argmax":
+            return RAW_THRESHOLD
+        return tune(nulls, answered[:, 1], self.unanswered[:, 1], self.weights)
+
+    def measure(self, values: np.ndarray, metric: str) -> float:
+        """Weighted, so that data with few unanswerable questions does not select models that always answer."""
+        return float(METRICS[metric].weighted(values, self.targets, self.weights[None], values.shape[1])[0])
+
+    def loss(self, outputs: np.ndarray) -> float:
+        assert self.windows.answers is not None
+        places = self.windows.offsets[:-1, None] + self.windows.answers  # (W, 2)
+        totals = np.add.reduceat(outputs, self.windows.offsets[:-1])  # above one where an ensemble took maxima
+        return -float(np.log(np.maximum(outputs[places, [0, 1]] / totals, 1e-9)).mean())
+
+
+def decode(outputs: np.ndarray, windows: Windows, options: Request, top: int = 1) -> Spans:
+    if options.decoding == "argmax":
+        return argmax_spans(outputs, windows)
+    return best_spans(outputs, windows, options.answer_length, top)
+
+
+def _weights(targets: np.ndarray, null_share: float) -> np.ndarray:
+    """Weights of questions with which `null_share` of them have no answer."""
+    answerable = targets.mean()
+    if answerable in (0, 1):
+        return np.ones(len(targets))
+    return np.where(targets == 1, (1 - null_share) / answerable, null_share / (1 - answerable))
 
 
 def best_spans(outputs: np.ndarray, windows: Windows, answer_length: int, top: int = 1) -> Spans:
@@ -142,3 +204,16 @@ def _nulls(outputs: np.ndarray, windows: Windows) -> np.ndarray:
     at_cls = np.log(np.maximum(outputs[windows.offsets[:-1]], LEAST)).astype(np.float64).sum(1)
     starts = np.flatnonzero(np.diff(windows.examples, prepend=-1))
     return np.minimum.reduceat(at_cls, starts)
+
+
+def _losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Logits (B, T, 2), targets (B, 2): the token where the answer starts and the one where it ends."""
+    return functional.cross_entropy(logits, targets, reduction="none").mean(1)
+
+
+def _probabilities(logits: Tensor, scale: Scale) -> Tensor:
+    """(B, T, 2): over the tokens of a window, for start and end separately."""
+    return logits.float().softmax(1)
+
+
+kinds.add("span", Kind(_losses, _probabilities, SpanJudge))

@@ -11,62 +11,65 @@
 A directory called RUN is whole. An unfinished one is called RUN.partial and holds state/ to go on from.
 """
 
-import json
-import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertvision.errors import UserError
+from bertvision.records import MarkRecord, Results, RunRecord, read_json
 from bertvision.registry import unknown
 
 if TYPE_CHECKING:
-    from bertvision.records import Results, RunRecord
-
-# What begins the names of columns about a model's answers in words: the answer, the next best, and how likely none is.
-SAID = {"answers": "answer: ", "seconds": "second: ", "nulls": "null: "}
+    from bertvision.inference.model import Model
 
 UNFINISHED = ("state", "states")  # folders that a run has only until it is whole
+RECORD, RESULTS = "run.json", "scores.json"
 
 
 class Run:
-    """A run directory, finished or not."""
+    """A run directory, finished or not.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Example:
+        >>> run = bertvision.fit("reviews.csv")
+        >>> run.results.selected.model
+        'ensemble-matched'
+    """
 
-    @property
-    def info(self) -> dict[str, Any]:
-        return read_json(self.path / "run.json")
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
 
-    @property
-    def record(self) -> "RunRecord":
-        from bertvision.records import RunRecord
-
-        return RunRecord.read(self.path / "run.json")
-
-    @property
-    def results(self) -> "Results":
-        from bertvision.records import Results
-
-        return Results.read(self.path / "scores.json")
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
 
     @property
-    def scores(self) -> dict[str, Any]:
-        return read_json(self.path / "scores.json")
+    def record(self) -> RunRecord:
+        """How the run was made: run.json."""
+        return RunRecord.read(self.path / RECORD)
 
     @property
-    def encoder_answered(self) -> bool:
-        """Of states that were imported, nobody knows what the encoder itself would answer: it counts as undecided."""
-        store = self.info.get("store")
-        return store is None or store["encoder"] is not None
+    def version(self) -> int:
+        """The schema version of run.json."""
+        return int(read_json(self.path / RECORD).get("schema", 1))
 
-    def mark(self, epoch: str) -> dict[str, Any]:
-        """The entry of one mark in scores.json."""
-        return next(entry for entry in self.scores["marks"] if entry["epoch"] == epoch)
+    @property
+    def results(self) -> Results:
+        """The scores of every model at every mark, and which one was selected: scores.json."""
+        return Results.read(self.path / RESULTS)
+
+    def model(self, name: str | None = None, *, mark: str | None = None) -> "Model":
+        """The model that ships, or another one of the run by its name or mark."""
+        from bertvision.inference.model import Model
+
+        return Model(self.path if mark is None else f"{self.path}@{mark}", name)
+
+    def write(self, record: RunRecord) -> None:
+        record.write(self.path / RECORD)
+
+    def mark(self, mark: str) -> MarkRecord:
+        return self.results.at(mark)
 
     def mark_folder(self, mark: str) -> Path:
         return self.path / "marks" / mark.replace("/", "-")
@@ -74,43 +77,20 @@ class Run:
     def predictions_file(self, mark: str) -> Path:
         return self.path / "predictions" / f"{mark.replace('/', '-')}.parquet"
 
-    def predictions(self, mark: str) -> dict[str, dict[str, Any]]:
-        """split -> {"targets": (N,), "outputs": {model: (N, C)}}, and of spans {"answers": {model: (N,) texts}},
-        likewise "seconds" and "nulls"."""
-        import numpy as np
-        import pyarrow.parquet
-
-        table = pyarrow.parquet.read_table(self.predictions_file(mark))
-        splits: dict[str, dict[str, Any]] = {}
-        for split in dict.fromkeys(table["split"].to_pylist()):
-            part = table.filter(pyarrow.compute.equal(table["split"], split))
-            columns = {name: part[name].to_numpy(zero_copy_only=False) for name in part.column_names}
-            found: dict[str, Any] = {
-                what: {
-                    name.removeprefix(prefix): columns.pop(name) for name in list(columns) if name.startswith(prefix)
-                }
-                for what, prefix in SAID.items()
-            }
-            found["outputs"] = {
-                name: np.stack(values) for name, values in columns.items() if name not in ("split", "row", "target")
-            }
-            splits[split] = {"targets": columns["target"], **found}
-        return splits
-
 
 def open_run(reference: str | Path) -> tuple[Run, str]:
     """(run, mark) of `RUN` (its selected mark) or `RUN@3/10`."""
     name, mark = str(reference), ""
     if "@" in name and not Path(name).exists():
         name, _, mark = name.rpartition("@")
-    run = Run(Path(name))
-    if not (run.path / "run.json").exists():
+    run = Run(name)
+    if not (run.path / RECORD).exists():
         partial = Path(f"{name}.partial")
         hint = f" It is unfinished: '{partial}' can be finished with --resume." if partial.exists() else ""
         raise UserError(f"'{name}' is not a run directory (no run.json in it).{hint}")
     if not mark:
-        return run, str(run.scores["selected"]["mark"])
-    marks = [entry["epoch"] for entry in run.scores["marks"]]
+        return run, run.results.selected.mark
+    marks = [one.mark for one in run.results.marks]
     try:
         wanted = str(Fraction(mark))
     except (ValueError, ZeroDivisionError):
@@ -145,12 +125,12 @@ def check(path: Path, resume: bool) -> None:
     if path.exists():
         raise UserError(f"--out '{path}' exists already. Choose another name or remove it.")
     if resume:
-        if not (partial / "run.json").exists():
+        if not (partial / RECORD).exists():
             raise UserError(f"There is nothing to resume: no '{partial}'. Run the command without --resume.")
-    elif (partial / "run.json").exists():
-        raise UserError(f"'{partial}' is an unfinished run. Go on with --resume, or remove it to start afresh.")
+    elif (partial / RECORD).exists():
+        raise UserError(f"'{partial}' is an unfinished run. Continue it with --resume, or remove it to start again.")
     elif partial.exists():
-        raise UserError(f"'{partial}' was left by a command that was killed: remove it to start afresh.")
+        raise UserError(f"'{partial}' was left by a command that was killed. Remove it to start again.")
 
 
 def start(path: Path, resume: bool) -> Run:
@@ -172,28 +152,9 @@ def finish(run: Run, path: Path) -> Run:
     return Run(path)
 
 
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise UserError(f"'{path}' cannot be read: {error}.") from None
-
-
-def write_json(path: Path, value: Any) -> None:
-    """All of the file or none of it."""
-    aside = path.with_name(path.name + ".tmp")
-    aside.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(aside, path)
-
-
-def append_lines(path: Path, values: Iterable[Any]) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(value) + "\n" for value in values)
-
-
 @contextmanager
 def filling(folder: Path) -> Iterator[Path]:
-    """A new folder to fill, which gets its name when the block ends well. What had that name goes."""
+    """A new folder to fill. It gets its name when the block ends well, and replaces what had that name."""
     aside = folder.with_name(folder.name + ".tmp")
     for old in (aside, folder):
         shutil.rmtree(old, ignore_errors=True)
@@ -216,18 +177,3 @@ def saving_state(run: Run, step: int) -> Iterator[Path]:
     for path in (run.path / "state").iterdir():
         if path.name != str(step):
             shutil.rmtree(path)
-
-
-def write_predictions(path: Path, splits: dict[str, dict[str, Any]]) -> None:
-    """split -> column -> a value per example, as one Parquet table: a row per example, a column per model."""
-    import pyarrow
-    import pyarrow.parquet
-
-    tables = []
-    for split, columns in splits.items():
-        count = len(columns["target"])
-        tables.append(pyarrow.table({"split": [split] * count, "row": range(count)} | columns))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".tmp")
-    pyarrow.parquet.write_table(pyarrow.concat_tables(tables), aside)
-    os.replace(aside, path)

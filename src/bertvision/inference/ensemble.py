@@ -1,26 +1,28 @@
-"""Combine predictions of models that are there anyway: element-wise max (the paper's), mean, greedy selection."""
+"""Combine models' predictions: element-wise maximum (the paper's), mean, greedy selection, matched class shares."""
 
 from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
 
+from bertvision.records import Ensemble
+
 MOST_ROUNDS = 20
 
 Outputs = dict[str, np.ndarray]  # model -> predictions (W, C), or for spans (all tokens, 2)
 
 
-def combine(outputs: Outputs, weights: dict[str, float], rule: str, kind: str) -> np.ndarray:
-    """Members' predictions as one. `max` is element-wise, then classes are made to sum to one again."""
-    members = np.stack([outputs[name] for name in weights])
-    if rule == "max":
+def combined(ensemble: Ensemble, outputs: Outputs, kind: str) -> np.ndarray:
+    """The ensemble's predictions from its members'. `max` is element-wise; classes then sum to one again."""
+    members = np.stack([outputs[name] for name in ensemble.weights])
+    if ensemble.rule == "max":
         highest = members.max(0)
         return highest / highest.sum(1, keepdims=True) if kind == "class" else highest
-    shares = np.array(list(weights.values())) / sum(weights.values())
-    return np.tensordot(shares, members, 1)
+    weights = list(ensemble.weights.values())
+    return _shifted(np.tensordot(np.array(weights) / sum(weights), members, 1), ensemble.shift)
 
 
-def shifted(values: np.ndarray, shift: float) -> np.ndarray:
+def _shifted(values: np.ndarray, shift: float) -> np.ndarray:
     """Probabilities of two classes with `shift` added to the log odds of the second."""
     if not shift:
         return values
@@ -28,9 +30,9 @@ def shifted(values: np.ndarray, shift: float) -> np.ndarray:
     return weighed / weighed.sum(1, keepdims=True)
 
 
-def matching(probabilities: np.ndarray, share: float) -> float:
-    """The shift with which the second class is said as often as its share: where classes are hard to tell apart,
-    probabilities that are right on average all lie on the side of the frequent one."""
+def matching_shift(probabilities: np.ndarray, share: float) -> float:
+    """The shift with which the second class is predicted as often as its share. Where classes are hard to separate,
+    calibrated probabilities all lie on the side of the frequent one."""
     middle = float(np.clip(np.quantile(probabilities, 1 - share), 1e-6, 1 - 1e-6))
     return float(np.log1p(-middle) - np.log(middle))
 
@@ -38,7 +40,7 @@ def matching(probabilities: np.ndarray, share: float) -> float:
 def greedy(outputs: Outputs, goodness: Callable[[np.ndarray], float]) -> dict[str, float]:
     """Forward selection with replacement (Caruana et al. 2004): member -> weight.
 
-    From the best single model on, whichever addition helps most is averaged in, until none helps.
+    Starting from the best single model, average in whichever model helps most, until none helps.
     """
     best = max(outputs, key=lambda name: goodness(outputs[name]))
     total, chosen, reached = outputs[best], Counter([best]), goodness(outputs[best])

@@ -1,0 +1,1 @@
+"""Answering without training: load a model, run it, decode, judge, select, extract."""

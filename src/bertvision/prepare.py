@@ -1,0 +1,194 @@
+"""What a run works with, made ready: data split and tokenised, encoder loaded, heads named, recipe resolved.
+
+Everything that can be wrong with the user's input shows here, before anything is written.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+from torch import Tensor
+
+from bertvision.backbones import encoder as encoders
+from bertvision.backbones.encoder import Encoder
+from bertvision.backbones.tokenise import SEPARATE, Encoded, tokenise
+from bertvision.errors import UserError
+from bertvision.heads import heads
+from bertvision.heads.base import Shape
+from bertvision.heads.variants import expand, parse
+from bertvision.kinds import Judge, Kind, Scale, kinds
+from bertvision.options import OWN, Request
+from bertvision.progress import Progress
+from bertvision.recipe import Facts, Recipe, resolve
+from bertvision.states.passes import Reads
+from bertvision.stores.reader import Store
+from bertvision.tasks import load as load_task
+from bertvision.tasks.sampling import hold_out, ranks, sample
+from bertvision.types import HELD_OUT, TRAIN, Answer, Dataset, Examples, Questions, Windows
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What models are asked and how they are judged, wherever the hidden states come from."""
+
+    request: Request
+    recipe: Recipe
+    progress: Progress
+    dataset: Dataset
+    shape: Shape
+    scale: Scale
+    names: list[str]  # labels of the heads
+    parts: dict[str, Examples]  # train (not of a store), held_out and the dev splits
+    windows: dict[str, Windows]
+
+    @property
+    def kind(self) -> Kind:
+        return kinds[self.dataset.kind]
+
+    @property
+    def metric(self) -> str:
+        return self.dataset.metrics[0]
+
+    @property
+    def reads(self) -> Reads:
+        return Reads(self.shape.paired, self.shape.span)
+
+    @property
+    def evaluated(self) -> list[str]:
+        """The splits that are scored."""
+        return [name for name in self.parts if name != TRAIN]
+
+    @cached_property
+    def judges(self) -> dict[str, Judge]:
+        """Of the splits that are scored."""
+        return {name: self.kind.judge(self.parts[name], self.windows[name], self.recipe) for name in self.evaluated}
+
+    def targets(self, part: str) -> np.ndarray:
+        targets = self.parts[part].targets
+        assert targets is not None
+        return targets
+
+
+@dataclass(frozen=True)
+class Prepared(Setting):
+    """A setting with an encoder and the texts it reads."""
+
+    encoder: Encoder
+    encoded: dict[str, Encoded]
+
+    def train_targets(self) -> Tensor:
+        """As they are learned, per window: class indices, scores of mean 0 and deviation 1, or first and last token."""
+        answers = self.windows[TRAIN].answers
+        if answers is None:
+            return self.scale.shrink(self.targets(TRAIN))
+        # A window without the answer is one that does not answer the question.
+        return torch.from_numpy(answers if self.shape.span else (answers[:, 0] > 0).astype(np.int64))
+
+    def train_ranks(self) -> Tensor | None:
+        """Per window, the rank of its example: a head on a share of the data sees the low ones. None: all see all."""
+        if all(parse(label).data == 1 for label in self.names):
+            return None
+        return torch.from_numpy(ranks(self.parts[TRAIN])[self.windows[TRAIN].examples])
+
+
+def prepare(
+    request: Request, progress: Progress, *, encoder: Encoder | None = None, dataset: Dataset | None = None
+) -> Prepared:
+    """Load and tokenise. `encoder` and `dataset` replace those that the request names, if they are loaded already."""
+    dataset = dataset or load_task(request)
+    parts = parts_of(dataset, request)
+    span, windowed = dataset.kind == "span", dataset.train.questions is not None
+    if windowed and request.pairs == SEPARATE:
+        raise UserError(f"--pairs separate: a question of '{dataset.task}' cannot be read without its context.")
+    if encoder is None:
+        encoder = encoders.load(request.backbone, dataset.outputs, request.seed, span=span)
+    paired, pooled = dataset.train.second_texts is not None, encoder.pooled and not span
+    shape = Shape(encoder.layers, encoder.features, dataset.outputs, paired, pooled, span)
+    names = expand(request.heads, shape)
+    leads = [name for name in heads if heads[name].solved and heads[name].fits(shape)]
+    recipe = resolve(request, Facts(dataset.kind, windowed, encoder.features, len(parts[TRAIN]), names, leads))
+    encoder.freeze(recipe.freeze)
+    sizes = {name: len(part) for name, part in parts.items()}
+    for note in (*dataset.notes, _summary(dataset.task, sizes, names)):
+        progress.say(note)
+    encoded = {name: tokenise(encoder, part, recipe, windowed) for name, part in parts.items()}
+    for name, found in encoded.items():
+        for note in _lengths(found, len(parts[name]), min(recipe.max_length, encoder.longest), windowed):
+            progress.say(f"{name.replace('_', '-')}: {note}")
+    targets, windows = parts[TRAIN].targets, {name: found.together for name, found in encoded.items()}
+    assert targets is not None
+    return Prepared(
+        request, recipe, progress, dataset, shape, Scale.of(targets), names, parts, windows, encoder, encoded
+    )
+
+
+def _summary(task: str, sizes: dict[str, int], names: list[str]) -> str:
+    listed = ", ".join(f"{size} {name.replace('_', '-')}" for name, size in sizes.items())
+    return f"{task}: {listed}; {len(names)} heads"
+
+
+def _lengths(found: Encoded, examples: int, limit: int, windowed: bool) -> Iterator[str]:
+    cut = found.together.truncated
+    if windowed and len(found) > examples:
+        yield f"{examples} questions in {len(found)} windows of at most {limit} tokens"
+    if cut:
+        yield f"{cut} {'questions' if windowed else f'of {examples} examples'} truncated to {limit} tokens"
+    if found.cut_answers:
+        yield f"{found.cut_answers} answers begin or end inside a token; the whole token is used"
+
+
+def parts_of(dataset: Dataset, request: Request) -> dict[str, Examples]:
+    """train, held_out and the dev splits, after --limit and --dev-limit. The seed plays no part."""
+    train = dataset.train
+    if request.limit is not None:
+        train = train.take(sample(train, request.limit, "limit"))
+    rest, held = hold_out(train)
+    if dataset.kind != "span" and train.targets is not None and len(np.unique(train.targets[rest])) < 2:
+        raise UserError(f"All {len(rest)} training examples have the same answer: there is nothing to learn.")
+    parts = {TRAIN: train.take(rest), HELD_OUT: train.take(held)}
+    for name, dev in dataset.dev.items():
+        limit = request.dev_limit
+        parts[name] = dev if limit is None else dev.take(sample(dev, limit, "dev-limit"))
+    return parts
+
+
+def prepare_store(store: Store, request: Request, progress: Progress) -> Setting:
+    """The setting of a store: it says on what, the request says what is trained and how."""
+    header, where, task = store.header, store.manifest["where"], store.header.task
+    kept = {**header.options, **{name: where[name] for name in ("data", "train", "dev")}, "lead": OWN}
+    request = replace(request, **kept)
+    shape = Shape(
+        store.layers, store.features, task["outputs"], header.paired, header.pooled and not header.span, header.span
+    )
+    names = expand(request.heads, shape)
+    sizes = {name: part["examples"] for name, part in header.data.items()}
+    recipe = resolve(request, Facts(task["kind"], task["windowed"], store.features, sizes.get(TRAIN, 0), names, []))
+    splits = [name for name in header.data if name != TRAIN]
+    labels, metrics, nothing = tuple(task["labels"]), tuple(task["metrics"]), Examples([], None, None)
+    dataset = Dataset(task["name"], task["kind"], labels, metrics, nothing, {}, task["roles"])
+    progress.say(_summary(f"{dataset.task}, from {store.place}", sizes, names))
+    parts = {split: _stored_examples(store, split) for split in splits}
+    windows = {split: _stored_windows(store, split) for split in splits}
+    return Setting(request, recipe, progress, dataset, shape, Scale(**task["scale"]), names, parts, windows)
+
+
+def _stored_examples(store: Store, split: str) -> Examples:
+    table = store.examples(split)
+    known = {name: table[name].to_pylist() for name in table.column_names if name != "target"}
+    targets = table["target"].to_numpy()
+    if "answers" not in known:
+        return Examples(known["id"], None, targets)
+    answers = [
+        tuple(Answer(text, start) for text, start in zip(texts, starts, strict=True))
+        for texts, starts in zip(known["answers"], known["starts"], strict=True)
+    ]
+    return Examples(known["question"], known["context"], targets, Questions(known["id"], known["article"], answers))
+
+
+def _stored_windows(store: Store, split: str) -> Windows:
+    flat = load_file(store.place.local(f"windows-{split}.safetensors"))
+    nothing = np.zeros(0, dtype=np.int32)  # tokens are for encoders
+    return Windows(tokens=nothing, types=nothing, truncated=0, **flat)

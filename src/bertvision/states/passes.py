@@ -1,0 +1,122 @@
+"""The pass: an encoder runs over windows without gradients. Everything that reads states of an encoder at rest
+(collecting, recomputing, extracting, answering, analysing) is an adapter on it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertvision.backbones.encoder import Batch, Encoder
+from bertvision.backbones.tokenise import JOINT, Encoded
+from bertvision.states.batches import by_length
+from bertvision.states.hidden import (
+    PAIR_VIEWS,
+    TOKENS,
+    HiddenStates,
+    joined,
+    places_of,
+    pool,
+    pooling_weights,
+    views_of,
+)
+
+
+@dataclass(frozen=True)
+class Reads:
+    """What is kept of a forward pass: pooled views, of pairs four, or every token; of these layers, or of all."""
+
+    paired: bool = False
+    tokens: bool = False
+    layers: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch of a pass: which windows, their hidden states and, where there is one, the encoder's own answer."""
+
+    rows: np.ndarray
+    states: HiddenStates
+    logits: Tensor | None = None  # (B, C), or of spans (B, T, 2); none of separate texts
+
+
+def default_device() -> torch.device:
+    # Without CUDA: the CPU, the only other device whose random state is kept for --resume.
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def clean_pass(
+    encoder: Encoder,
+    encoded: Encoded,
+    reads: Reads,
+    *,
+    way: str = JOINT,
+    batches: Iterable[np.ndarray] | None = None,
+    depth: int | None = None,
+    precision: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+) -> Iterator[Step]:
+    """Run the encoder over windows, in these batches or over all of them, longest first.
+
+    Args:
+        encoder: Moved to `device` if one is given; put into evaluation mode for the pass.
+        encoded: The tokenised examples.
+        reads: What to keep of each forward pass.
+        way: Read pairs `joint` or `separate`.
+        batches: Rows of each batch. Default: all rows, in batches of similar length.
+        depth: Transformer layers to compute. Layers above are zeros, and logits mean nothing.
+        precision: bfloat16 or float16 run the encoder under autocast; states are float32 in any case.
+        device: Where to compute. Default: where the encoder is.
+    """
+    if device is not None:
+        encoder.to(device)
+    batches = by_length(encoded.lengths(way)) if batches is None else batches
+    was_training = encoder.training
+    encoder.eval()
+    try:
+        with encoder.up_to(encoder.layers - 1 if depth is None else depth):
+            for rows in batches:
+                # Only here, not around `yield`: the caller may train heads on what it gets.
+                with torch.no_grad(), _autocast(encoder, precision):
+                    step = _step(encoder, encoded, reads, way, rows, depth)
+                yield step
+    finally:
+        encoder.train(was_training)
+
+
+def _autocast(encoder: Encoder, precision: torch.dtype) -> AbstractContextManager[object]:
+    return nullcontext() if precision == torch.float32 else torch.autocast(encoder.device.type, precision)
+
+
+def _step(encoder: Encoder, encoded: Encoded, reads: Reads, way: str, rows: np.ndarray, depth: int | None) -> Step:
+    found, logits = [], None
+    for windows in encoded.texts(way):
+        batch = encoder.batch(windows, rows)
+        logits, layers, pooled = encoder(batch.inputs)
+        if depth is not None:  # layers that were not computed stand as zeros: nobody reads them
+            layers = layers[: depth + 1]
+            layers += (torch.zeros_like(layers[0]),) * (encoder.layers - len(layers))
+        found.append(read(batch, layers, pooled, Reads(reads.paired and way == JOINT, reads.tokens)))
+    states = found[0] if way == JOINT else _paired(*found)
+    states = states if reads.layers is None else states.only(reads.layers)
+    return Step(rows, states, logits if way == JOINT else None)
+
+
+def read(batch: Batch, layers: Sequence[Tensor], pooled: Tensor | None, reads: Reads) -> HiddenStates:
+    """What heads read of one forward pass: pooled views, or every token with zeros in padding."""
+    if reads.tokens:
+        stacked = torch.stack([layer.float() for layer in layers], 1)
+        stacked *= batch.mask[:, None, :, None]
+        return HiddenStates(stacked, TOKENS, pooled, batch.mask, places_of(batch.segments))
+    views = pool(layers, pooling_weights(batch.mask, batch.segments, reads.paired)).float()
+    return HiddenStates(views, views_of(reads.paired), pooled)
+
+
+def _paired(first: HiddenStates, second: HiddenStates) -> HiddenStates:
+    """The four views of a pair, from each text encoded alone, as sentence encoders do."""
+    pooled = None
+    if first.pooled is not None and second.pooled is not None:
+        pooled = (first.pooled + second.pooled) / 2
+    return HiddenStates(joined(first.layers, second.layers), PAIR_VIEWS, pooled)

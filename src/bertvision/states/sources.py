@@ -1,0 +1,122 @@
+"""Where training and answering get hidden states from: memory, a store, or the encoder again."""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from bertvision.backbones.encoder import Encoder
+from bertvision.backbones.tokenise import JOINT, Encoded
+from bertvision.randomness import RandomStream
+from bertvision.states.batches import bucketed, by_length
+from bertvision.states.hidden import TOKENS, HiddenStates, places_of, pool, pooling_weights, views_of
+from bertvision.states.memory import TokenStates
+from bertvision.states.passes import Reads, Step, clean_pass
+from bertvision.stores.reader import Store, StoredBatch
+
+BATCH_SIZE = 32
+TOKEN_BATCH_SIZE = 16  # windows of tokens, each of which is a hundred small examples
+PLAIN_ROWS = 512  # of a pass that trains nothing
+
+
+class Source(Protocol):
+    def steps(self, epochs: int) -> int:
+        """Batches in this many epochs."""
+
+    def epoch(self, number: int) -> Iterator[Step]:
+        """All windows once, in an order that depends on the seed and the number; asked for one after the other."""
+
+    def plain(self) -> Iterator[Step]:
+        """All windows once, in any order and in larger batches."""
+
+
+class Memory:
+    """States that are in memory."""
+
+    def __init__(self, states: HiddenStates | TokenStates, seed: int) -> None:
+        self.states, self.seed = states, seed
+        self.order = RandomStream("polish-order", seed)
+        self.size = TOKEN_BATCH_SIZE if isinstance(states, TokenStates) else BATCH_SIZE
+
+    def steps(self, epochs: int) -> int:
+        return epochs * -(-len(self.states) // self.size)
+
+    def epoch(self, number: int) -> Iterator[Step]:
+        if isinstance(self.states, TokenStates):
+            batches = [torch.from_numpy(rows) for rows in bucketed(self.states.lengths, self.size, self.seed, number)]
+        else:
+            with self.order.active():
+                batches = list(torch.randperm(len(self.states)).split(self.size))
+        return self._steps(batches)
+
+    def plain(self) -> Iterator[Step]:
+        return self._steps(torch.arange(len(self.states)).split(PLAIN_ROWS))
+
+    def _steps(self, batches: Iterable[torch.Tensor]) -> Iterator[Step]:
+        return (Step(rows.numpy(), self.states.take(rows)) for rows in batches)
+
+
+class Recompute:
+    """States that the encoder, which stays as it is, computes whenever they are asked for; nothing is kept."""
+
+    def __init__(
+        self, encoder: Encoder, encoded: Encoded, reads: Reads, seed: int, *, way: str = JOINT, depth: int | None = None
+    ) -> None:
+        """`depth`: transformer layers to compute, if no head reads those above."""
+        self.encoder, self.encoded, self.reads, self.seed, self.way, self.depth = (
+            *(encoder, encoded, reads, seed, way, depth),
+        )
+        self.size = TOKEN_BATCH_SIZE if reads.tokens else BATCH_SIZE
+
+    def steps(self, epochs: int) -> int:
+        return epochs * -(-len(self.encoded) // self.size)
+
+    def epoch(self, number: int) -> Iterator[Step]:
+        return self._steps(bucketed(self.encoded.together.lengths, self.size, self.seed, number))
+
+    def plain(self) -> Iterator[Step]:
+        return self.some(np.arange(len(self.encoded)))
+
+    def some(self, rows: np.ndarray) -> Iterator[Step]:
+        """These windows once."""
+        return self._steps([rows[order] for order in by_length(self.encoded.lengths(self.way)[rows])])
+
+    def _steps(self, batches: list[np.ndarray]) -> Iterator[Step]:
+        return clean_pass(self.encoder, self.encoded, self.reads, way=self.way, batches=batches, depth=self.depth)
+
+
+class Stored:
+    """States of one split of a store."""
+
+    def __init__(self, store: Store, split: str, seed: int = 0) -> None:
+        self.part, self.seed = store.only(split), seed
+        self.size = TOKEN_BATCH_SIZE if store.header.span else BATCH_SIZE
+
+    def steps(self, epochs: int) -> int:
+        return sum(len(self.part.order(self.size, self._seed(number))) for number in range(epochs))
+
+    def epoch(self, number: int) -> Iterator[Step]:
+        return self._steps(self.size, self._seed(number))
+
+    def plain(self) -> Iterator[Step]:
+        return self._steps(self.size if self.part.header.tokens else PLAIN_ROWS, None)
+
+    def _seed(self, number: int) -> int:
+        return int(np.random.default_rng([self.seed, number]).integers(2**31))
+
+    def _steps(self, size: int, seed: int | None) -> Iterator[Step]:
+        for batch in self.part.batches(size, seed, check=True):
+            yield Step(self.part.rows.window[batch.rows], states_of(batch, self.part), batch.logits)
+
+
+def states_of(batch: StoredBatch, store: Store) -> HiddenStates:
+    """A batch of a store as heads read it."""
+    header = store.header
+    if not header.tokens:
+        return HiddenStates(batch.hidden, tuple(header.views), batch.pooled)
+    assert batch.segments is not None
+    if header.span:
+        return HiddenStates(batch.hidden, TOKENS, None, batch.mask, places_of(batch.segments))
+    weights = pooling_weights(batch.mask.long(), batch.segments, header.paired)
+    return HiddenStates(pool(batch.hidden.unbind(1), weights), views_of(header.paired), batch.pooled)

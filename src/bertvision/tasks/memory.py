@@ -1,0 +1,61 @@
+"""Data that Python users have in memory: lists, arrays, data frames and `datasets`, as columns of a table."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertvision.errors import UserError
+from bertvision.options import Request
+from bertvision.tasks.reading import Columns
+from bertvision.tasks.table import dataset_of
+from bertvision.types import Dataset
+
+GIVEN = "the data given"  # what error messages call it
+
+
+def dataset_in_memory(data: Any, labels: Any, dev: Any, request: Request) -> Dataset:
+    """`data` with `labels`, or a table that has a label column; `dev` likewise, as a table or (data, labels)."""
+    given = None
+    if dev is not None:
+        pair = dev if isinstance(dev, tuple) and len(dev) == 2 else (dev, None)
+        given = ("the dev data given", columns_of(*pair))
+    return dataset_of(GIVEN, columns_of(data, labels), request, given)
+
+
+def columns_of(data: Any, labels: Any = None) -> Columns:
+    """Columns by name. Texts in a sequence are called `text` (pairs also `text_pair`), their labels `label`."""
+    if labels is None:
+        columns = _table(data)
+    else:
+        texts, given = _listed(data), _listed(labels)
+        if len(texts) != len(given):
+            raise UserError(f"{len(texts)} texts but {len(given)} labels.")
+        columns = {"text": texts}
+        if texts and not isinstance(texts[0], str):
+            if any(isinstance(text, str) or len(text) != 2 for text in texts):
+                raise UserError("Each example must be a text, or a pair of texts.")
+            columns = {"text": [text for text, _ in texts], "text_pair": [other for _, other in texts]}
+        columns["label"] = given
+    if not columns or not len(next(iter(columns.values()))):
+        raise UserError(f"{GIVEN.capitalize()} has no rows.")
+    return columns
+
+
+def _table(data: Any) -> Columns:
+    """pandas and polars frames, `datasets.Dataset`, and dictionaries of columns."""
+    if isinstance(data, Mapping):
+        return {str(name): _listed(values) for name, values in data.items()}
+    names = getattr(data, "columns", None) if hasattr(data, "columns") else getattr(data, "column_names", None)
+    if names is None:
+        raise UserError(
+            f"fit takes a file, a task name, a data frame, a `datasets` table, a dictionary of columns, or texts with"
+            f" labels (fit(texts, labels)); got {type(data).__name__} without labels."
+        )
+    return {str(name): _listed(data[name]) for name in names}
+
+
+def _listed(values: Any) -> list[Any]:
+    """numpy arrays and pandas series have `tolist`, polars series `to_list`; both give Python's own numbers."""
+    for method in ("tolist", "to_list"):
+        if hasattr(values, method):
+            return list(getattr(values, method)())
+    return list(values)
