@@ -96,3 +96,10 @@ def test_pages_ask_for_nothing_from_the_network() -> None:
 def test_every_page_is_in_the_navigation() -> None:
     named = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text()))
     assert named == {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+
+
+def test_the_reference_of_the_package_is_complete() -> None:
+    import bertvision
+
+    described = re.findall(r"(?m)^::: bertvision\.(\w+)$", (ROOT / "docs" / "python.md").read_text())
+    assert sorted(described) == sorted(bertvision.__all__)
