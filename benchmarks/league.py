@@ -1,7 +1,7 @@
 """Encoder, heads and ensembles over fine-tuning, several tasks and seeds; resumable, one small result file per run.
 
     python -m benchmarks.league run --data ../shared/data            # hours; every finished run is kept
-    python -m benchmarks.league table                                # Markdown for docs/results.md, from the files
+    python -m benchmarks.league table                                # Markdown for docs/lab-notes, from the files
 
 Each (task, seed) is two runs with the same rows and settings: `heads` (marks up to 2 epochs, everything by default) and
 `encoder` (plain fine-tuning for 3 epochs, no heads), which is what its score and seconds are held against.

@@ -1,7 +1,7 @@
 """SQuAD 2.0 over fine-tuning: encoder, heads and ensembles, and the paper's three claims; one small file per run.
 
     python -m benchmarks.squad run --data ../shared/data/SQuAD2 --limit 8000     # the run directory is kept, see --runs
-    python -m benchmarks.squad table                                             # Markdown for docs/results.md
+    python -m benchmarks.squad table                                             # Markdown for docs/lab-notes
 
 (a) head above encoder at equal fine-tuning; (b) ensemble above both; (c) a head trained on the first mark's states,
 asked on the last mark's states, above the same head on the states it was trained on. Each a paired bootstrap on dev.
@@ -54,7 +54,7 @@ def main() -> None:
     options = {name: getattr(given, name) for name in names}
     label = f"{given.task}-{Path(given.backbone).name}-{given.limit}-{given.epochs}-{given.seed}".replace("/", "_")
     out = given.runs / label
-    # As what is in docs/results.md was made.
+    # As the tables in docs/lab-notes were made.
     run = Run(out) if out.exists() else bertvision.fit(options.pop("task"), out=out, **PLAIN, **options)
     if given.action == "rescore":
         rescore(run)

@@ -5,7 +5,7 @@ python -m benchmarks.zoo stacked   # 16 copies (4 seeds x 4 learning rates) as o
 python -m benchmarks.zoo ride      # all heads of the paper riding along on STS-B, three seeds
 python -m benchmarks.zoo league    # heads of the paper and ours on frozen states, five seeds in one pass, 2,000 rows
 python -m benchmarks.zoo spans --backbone RUN/marks/1/encoder   # the twenty span heads, three seeds in one pass
-python -m benchmarks.zoo table     # Markdown for docs/results.md, from the files in benchmarks/results/zoo/
+python -m benchmarks.zoo table     # Markdown for docs/lab-notes, from the files in benchmarks/results/zoo/
 """
 
 import argparse

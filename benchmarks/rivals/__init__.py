@@ -2,7 +2,7 @@
 
     python -m benchmarks.rivals.run --data ../shared/data --dry-run    # the jobs, and what they will take
     python -m benchmarks.rivals.run --data ../shared/data              # run them; what is done already is kept
-    python -m benchmarks.rivals.page                                   # docs/rivals.md and docs/rivals.html
+    python -m benchmarks.rivals.page                                   # docs/rivals.md and its picture
 
 A contestant is one file of this folder that adds itself to `contestants`: variants by name, and a function that trains
 on a job's rows and answers its dev rows. All get the same encoder weights, token limit, rows, held-out rows, seed and
@@ -67,7 +67,7 @@ class Task:
         )
 
 
-# Seconds from docs/results.md; QNLI's are reckoned from MRPC's by the number of words.
+# Seconds from docs/lab-notes; QNLI's are reckoned from MRPC's by the number of words.
 TASKS = {
     task.name: task
     for task in (

@@ -4,7 +4,7 @@ https://huggingface.co/docs/transformers/tasks/sequence_classification: batches 
 2e-5, linear schedule; https://huggingface.co/docs/transformers/tasks/question_answering: the same, 3 epochs.
 
 One setting is better than the guides': their 2e-5 is meant for encoders twice as wide. On held-out rows this one learns
-best at 1e-4 (docs/results.md, "Defaults"), so that is what the rival gets, with the warm-up it was found with; the
+best at 1e-4 (docs/lab-notes/defaults.md), so that is what the rival gets, with the warm-up it was found with; the
 guides' own rate is the variant `3-documented`. `3-random` is without length grouping, which is Trainer's default.
 `3-no-dropout` leaves dropout out, as ours does: no guide says so, but it shows what of our lead is due to it.
 """
