@@ -1,0 +1,1 @@
+"""Run directories: what lies where, checkpoints, predictions and the model card."""
