@@ -92,20 +92,3 @@ cli.main()
     assert "largest+polish" in done.stdout
 
 
-def test_the_reference_of_the_command_line_is_up_to_date() -> None:
-    from bertvision.cli import reference
-
-    assert (ROOT / "docs" / "cli.md").read_text() == reference(), "run `make docs`"
-
-
-def test_the_readmes_commands_exist() -> None:
-    """Every flag and command the README shows is one the program has."""
-    from bertvision.cli import reference
-
-    known = reference()
-    for line in (ROOT / "README.md").read_text().splitlines():
-        line = line.strip()
-        if line.startswith("bertvision "):
-            words = line.split("#")[0].split()
-            assert f"## bertvision {words[1]}" in known, line
-            assert [w for w in words if w.startswith("--") and f"`{w}`" not in known] == [], line
