@@ -23,7 +23,7 @@ Shown = list[Table | Figure]
 
 ROLES = ("encoder", "best head", "ensemble (max)", "ensemble (greedy)", "selected")
 CHOSEN = "Best head, ensembles and selected model are chosen on held-out examples."
-NAMES = {"f1": "F1", "found_f1": "found F1"}  # of metrics
+NAMES = {"accuracy": "accuracy", "exact": "exact", "f1": "F1", "found_f1": "found F1"}  # of metrics
 
 
 def squad2(plan: Plan, progress: Progress) -> Shown:
@@ -32,7 +32,7 @@ def squad2(plan: Plan, progress: Progress) -> Shown:
     metrics = ("exact", "f1", "found_f1")
     return [
         *_span_heads(runs, metrics),
-        *_over_fine_tuning("Ensembling", runs, metrics, paper.SPAN_ENSEMBLES, "f1", ROLES[:4]),
+        *_over_fine_tuning("Ensembling", runs, metrics, paper.SPAN_ENSEMBLES, ROLES[:4]),
         _claims(runs, ("f1", "found_f1")),
         *_less_data(runs, progress),
         *_analyses(runs, progress),
@@ -42,7 +42,7 @@ def squad2(plan: Plan, progress: Progress) -> Shown:
 def answerable(plan: Plan, progress: Progress) -> Shown:
     runs = plan.runs("squad2-answerable", paper.ANSWERABLE, "paper,default", progress)
     drawn = ("encoder", "tenney-small", "best head", "ensemble (greedy)")
-    shown = _over_fine_tuning("Answerability", runs, ("accuracy", "f1"), paper.ANSWERABLE, "accuracy", drawn)
+    shown = _over_fine_tuning("Answerability", runs, ("accuracy", "f1"), paper.ANSWERABLE, drawn)
     return [*shown, _claims(runs, ("accuracy",))]
 
 
@@ -95,9 +95,11 @@ def _span_heads(runs: Replicates, metrics: tuple[str, ...]) -> Shown:
         for mark in (mark for mark in paper.SPAN_SCORES if mark in runs.marks):
             row[f"exact / F1 {mark}, paper"] = _cell(paper.SPAN_SCORES[mark].get(head))
             for metric in metrics:
-                row[f"{NAMES.get(metric, metric)} {mark}, ours"] = _cell(runs.score(mark, head, metric))
+                row[f"{NAMES[metric]} {mark}, ours"] = _cell(runs.score(mark, head, metric))
         rows.append(row)
-    note, figure = "Found F1 is the F1 of the best span of answerable questions, even if it is withheld.", None
+    note = "Found F1 is the F1 of the best span of answerable questions, even if it is withheld."
+    last = LATE if LATE in runs.marks else EARLY
+    figure = Figure("heads", f"Span heads, epochs: {last}", ("F1, paper", "found F1, ours"), joined=False)
     for mark, printed in paper.SPAN_SCORES.items():
         scores = {head: runs.score(mark, head, "found_f1") for head in printed}
         points = [Point(printed[head][1], score, head) for head, score in scores.items() if score is not None]
@@ -105,32 +107,30 @@ def _span_heads(runs: Replicates, metrics: tuple[str, ...]) -> Shown:
             theirs, ours = np.array([(point.x, point.y.value) for point in points]).T
             value = METRICS["spearman"].value(theirs, ours, 1)
             note += f" Rank correlation of the paper's F1 and our found F1 at {mark}: {value:.2f}."
-        if points:
-            axes = ("F1, paper", "found F1, ours")
-            figure = Figure("heads", f"Span heads, epochs: {mark}", axes, {"heads": points}, joined=False)
-    return [Table("Span heads", note, rows), *([figure] if figure else [])]
+        if points and mark == last:
+            figure.series["heads"] = points
+    return [Table("Span heads", note, rows), figure]
 
 
 def _over_fine_tuning(
-    title: str, runs: Replicates, metrics: tuple[str, ...], printed: dict[str, dict[str, Pair]], drawn: str,
-    models: tuple[str, ...],
-) -> Shown:  # fmt: skip
-    """All models at every mark; the paper prints the first two metrics. One metric of some models is drawn."""
-    names = [NAMES.get(metric, metric) for metric in metrics]
+    title: str, runs: Replicates, metrics: tuple[str, ...], printed: dict[str, dict[str, Pair]], drawn: tuple[str, ...]
+) -> Shown:
+    """A table of all models at every mark, and a figure of some. The paper prints the first two metrics."""
     rows = []
     for mark in runs.marks:
         theirs = printed.get(mark, {})
         for model in dict.fromkeys([*theirs, *ROLES]):
-            ours = [runs.score(mark, model, metric) for metric in metrics]
-            if model in theirs or any(ours):
-                row = {"epochs": mark, "model": model, f"{names[0]} / {names[1]}, paper": _cell(theirs.get(model))}
-                rows.append(row | {f"{name}, ours": _cell(score) for name, score in zip(names, ours, strict=True)})
-    figure = Figure("over-fine-tuning", f"{runs.task}: over fine-tuning", ("epochs of fine-tuning", f"dev {drawn}"))
-    for model in models:
-        pairs = {mark: printed.get(mark, {}).get(model) for mark in runs.marks}
-        values: Series = {float(Fraction(mark)): pair[metrics.index(drawn)] for mark, pair in pairs.items() if pair}
-        figure.add(f"{model}, {OURS}", {float(Fraction(mark)): runs.score(mark, model, drawn) for mark in runs.marks})
-        figure.add(f"{model}, {PAPER}", values)
+            ours = {metric: runs.score(mark, model, metric) for metric in metrics}
+            if model in theirs or any(ours.values()):
+                both = {f"{NAMES[metrics[0]]} / {NAMES[metrics[1]]}, paper": _cell(theirs.get(model))}
+                both |= {f"{NAMES[metric]}, ours": _cell(score) for metric, score in ours.items()}
+                rows.append({"epochs": mark, "model": model} | both)
+    metric, epochs = runs.record.metric, {mark: float(Fraction(mark)) for mark in runs.marks}
+    figure = Figure("over-fine-tuning", f"{runs.task}: over fine-tuning", ("epochs of fine-tuning", f"dev {metric}"))
+    for model in drawn:
+        pairs = {x: printed.get(mark, {}).get(model) for mark, x in epochs.items()}
+        figure.add(f"{model}, {OURS}", {x: runs.score(mark, model, metric) for mark, x in epochs.items()})
+        figure.add(f"{model}, {PAPER}", {x: pair and pair[metrics.index(metric)] for x, pair in pairs.items()})
     return [Table(title, f"{CHOSEN} Scores: {runs.note}.", rows), figure]
 
 
