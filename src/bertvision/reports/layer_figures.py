@@ -28,7 +28,7 @@ def over_seeds(rows: list[Row], x: str, value: str) -> list[Row]:
     groups, points = sorted(grouped(rows, x).items()), list[Row]()
     for (at,), found in groups:
         values = [row[value] for row in found]
-        ends = {key: found[0][key] for key in ("low", "high") if len(rows) == len(groups) and key in found[0]}
+        ends: Row = {key: found[0][key] for key in ("low", "high") if len(rows) == len(groups) and key in found[0]}
         points.append({"x": at, "value": mean(values), "least": min(values), "most": max(values), **ends})
     return points
 
