@@ -5,6 +5,8 @@ import random
 import re
 import shutil
 import sys
+import zlib
+from base64 import b85decode
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -14,6 +16,8 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 from conftest import Command, sentences, write_csv
+from plotly.graph_objects import Figure
+from plotly.offline import get_plotlyjs
 
 import bertvision
 from bertvision.analysis import Table
@@ -23,6 +27,7 @@ from bertvision.metrics.intervals import Score
 from bertvision.reports import make
 from bertvision.reports.content import spelled_out, title_of, written
 from bertvision.reports.excerpts import excerpt
+from bertvision.reports.figures import draw
 from bertvision.reports.findings import Finding, findings
 from bertvision.reports.page import library
 from bertvision.reports.parts import Plot, Section
@@ -270,6 +275,26 @@ def test_nothing_is_asked_of_a_network_and_the_file_is_small(page: Path) -> None
             assert (attributes.get(name) or "#").startswith("#"), (tag, attributes)
     assert "http" not in " ".join(str(attributes.get("style")) for _, attributes in found.tags)
     assert {"default-src 'none'"} == {str(a["content"]).split(";")[0] for _, a in found.tags if "http-equiv" in a}
+
+
+@pytest.mark.parametrize("kind", ["class", "score", "span"])
+def test_every_figure_is_one_that_plotly_knows(
+    kind: str, page: Path, folder: Path, request: pytest.FixtureRequest
+) -> None:
+    """plotly.py checks every attribute's name and value; the report itself does without, which takes a second less."""
+    path = folder / "deep" if kind == "class" else request.getfixturevalue(f"{kind}_run").path
+    items = [item for section in sections_of(path).values() for item in section.items if isinstance(item, Plot)]
+    drawings = [draw(item.name, table) for item in items for table in item.drawn]
+    figures = [Figure(drawing.figure) for drawing in drawings if drawing is not None]
+    assert len(figures) >= 6
+    assert all(figure.data for figure in figures)
+
+
+def test_the_library_is_embedded_compressed_and_unchanged(page: Path) -> None:
+    blocks = dict(re.findall(r'<script type="text/plain" id="(\w+)">([^<]*)</script>', page.read_text()))
+    unpacked = {name: zlib.decompress(b85decode(text.replace(",", "<"))).decode() for name, text in blocks.items()}
+    assert unpacked["plotly"] == get_plotlyjs()
+    assert len(json.loads(unpacked["figures"])) == page.read_text().count("data-figure=")
 
 
 def test_several_runs_are_compared_and_then_each_shown(class_run: Run, other_run: Run, folder: Path) -> None:
