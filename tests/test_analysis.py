@@ -2,18 +2,21 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from conftest import Command, sentences, write_csv
+from sklearn.calibration import calibration_curve
 
 import bertvision
 from bertvision.analysis import Table, analyses, probe
 from bertvision.analysis.answers import answer_type, question_word
 from bertvision.analysis.conduct import analyse
 from bertvision.analysis.depth import smallest
+from bertvision.analysis.evidence import roles_of
 from bertvision.errors import UserError
 from bertvision.runs.directory import Run, write_predictions
 from bertvision.tasks.invented import write
@@ -66,22 +69,28 @@ def planted(run: Run, folder: Path, changed: dict[str, np.ndarray]) -> Run:
     return made
 
 
+def rewrite(run: Run, **options: Any) -> None:
+    """Change options in run.json."""
+    record = run.record
+    record.recipe = replace(record.recipe, **options)
+    record.write(run.path / "run.json")
+
+
 def one(run: Run, name: str, mark: str = "1", **options: Any) -> list[Table]:
     return analyse(f"{run.path}@{mark}", [name], **options)[name]
 
 
 def test_overlap_confusion_and_disagreement_count_what_was_planted(run: Run, tmp_path: Path) -> None:
     dev = run.predictions("1")["dev"]
-    targets, head = dev["targets"], run.mark("1")["best_head"]
+    targets, head = dev["targets"], run.results.at("1").best_head
     said = np.where(targets == 1, 0.9, 0.1)
     encoder, other = said.copy(), said.copy()
     encoder[:10] = 1 - encoder[:10]  # the encoder is wrong on the first ten, the head on five to fifteen
     other[5:15] = 1 - other[5:15]
     made = planted(run, tmp_path, {"encoder": encoder, head: other})
     rows = {row["right"]: row for row in one(made, "overlap")[0].rows}
-    assert [rows[name]["examples"] for name in ("both right", "only the encoder", "only the head", "neither")] == [
-        25, 5, 5, 5,
-    ]  # fmt: skip
+    counts = {name: row["examples"] for name, row in rows.items()}
+    assert counts == {"both right": 25, "only the encoder": 5, "only the head": 5, "neither": 5}
     texts = [text for text, _ in sentences(40, seed=7)]
     assert rows["neither"]["mean words"] == np.mean([len(texts[i].split()) for i in range(5, 10)])
     apart = {row["model"]: row for row in one(made, "disagreement")[0].rows}
@@ -112,8 +121,20 @@ def test_calibration_and_coverage_see_planted_overconfidence(run: Run, tmp_path:
     assert curve[1.0] == 0.75
 
 
-def test_the_surest_mistakes_come_first_with_their_texts(run: Run, tmp_path: Path) -> None:
-    targets, selected = run.predictions("1")["dev"]["targets"], run.mark("1")["selected"]
+def test_calibration_is_that_of_scikit_learn(run: Run) -> None:
+    for role, model in roles_of(run.results.at("1")).items():
+        dev = run.predictions("1")["dev"]
+        probabilities = dev["outputs"][model]
+        right = probabilities.argmax(1) == dev["targets"]
+        actual, stated = calibration_curve(right, probabilities.max(1), n_bins=10)
+        rows = [row for row in one(run, "calibration")[1].rows if row["role"] == role]
+        assert [row["stated"] for row in rows] == pytest.approx(list(stated))
+        assert [row["actual"] for row in rows] == pytest.approx(list(actual))
+        assert sum(row["examples"] for row in rows) == len(right)
+
+
+def test_the_most_confident_errors_come_first_with_their_texts(run: Run, tmp_path: Path) -> None:
+    targets, selected = run.predictions("1")["dev"]["targets"], run.results.at("1").selected
     said = np.where(targets == 1, 0.9, 0.1)
     said[3], said[8] = abs(targets[3] - 0.97), abs(targets[8] - 0.8)
     rows = one(planted(run, tmp_path, {selected: said}), "errors")[0].rows
@@ -126,7 +147,7 @@ def test_the_surest_mistakes_come_first_with_their_texts(run: Run, tmp_path: Pat
 def test_curves_hold_every_mark_and_share_of_the_data(run: Run) -> None:
     rows = one(run, "curve")[0].rows
     assert {(row["epochs"], row["role"]) for row in rows} >= {("1/2", "encoder"), ("1", "selected")}
-    kept = run.mark("1")["dev"]["encoder"]["accuracy"]["value"]
+    kept = run.results.at("1").score("encoder", "accuracy").value
     assert next(row for row in rows if (row["epochs"], row["role"]) == ("1", "encoder"))["value"] == kept
     assert {row["data"] for row in one(run, "less-data")[0].rows} == {0.5, 1.0}
 
@@ -152,7 +173,7 @@ def test_transfer_is_the_runs_own_score_on_the_diagonal(run: Run, span_run: Run)
         for row in rows:
             if row["trained at"] == row["asked at"]:
                 assert row["change"] == 0
-                assert row["value"] == pytest.approx(made.mark(row["asked at"])["dev"][row["head"]][metric]["value"])
+                assert row["value"] == pytest.approx(made.results.at(row["asked at"]).score(row["head"], metric).value)
 
 
 def test_deep_analyses_are_made_once_and_kept(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,14 +260,20 @@ def test_bad_input_is_named(run: Run, span_run: Run, tmp_path: Path, command: Co
     with pytest.raises(UserError, match="must not be negative"):
         analyse(run.path, tolerance=-1)
     moved = copied(run, tmp_path)
-    info = moved.info
-    info["options"]["dev"] = str(tmp_path / "gone.csv")
-    (moved.path / "run.json").write_text(json.dumps(info))
+    rewrite(moved, dev=str(tmp_path / "gone.csv"))
     found = analyse(moved.path)  # what needs no text is there all the same
     assert "mean words" not in found["overlap"][0].rows[0]
     assert "errors" not in found
     with pytest.raises(UserError, match=r"gone\.csv"):
         analyse(moved.path, ["errors"])
+
+
+def test_data_given_in_memory_cannot_be_read_again(run: Run, tmp_path: Path) -> None:
+    made = copied(run, tmp_path)
+    rewrite(made, train=None, dev=None)
+    with pytest.raises(UserError, match="was given in memory"):
+        analyse(made.path, ["errors"])
+    assert {"curve", "calibration", "confusion"} <= set(analyse(made.path))
 
 
 def test_python_calls_work_twice(run: Run, tmp_path: Path) -> None:

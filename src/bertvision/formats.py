@@ -157,9 +157,10 @@ def _formatted(name: str, value: float, places: int) -> str:
 def markdown_table(rows: Sequence[Row], limit: int | None = None) -> str:
     """The first `limit` rows as a Markdown table, for every Markdown file that BERTVision writes."""
     shown = grid(rows)
-    rules = ["---:" if numeric else "---" for numeric in shown.numeric]
-    cells = [[cell.text for cell in row] for row in shown.rows[:limit]]
-    return "\n".join(f"| {' | '.join(map(markdown_text, line))} |" for line in [shown.headers, rules, *cells])
+    lines = [list(map(markdown_text, shown.headers)), ["---:" if numeric else "---" for numeric in shown.numeric]]
+    for row in shown.rows[:limit]:
+        lines.append([markdown_text(cell.text) if cell.key is None else cell.text for cell in row])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def markdown_text(text: str) -> str:

@@ -54,7 +54,8 @@ def _sorted(results: Results) -> list[str]:
 
 
 def _models_row(name: str, parameters: int | None, results: Results) -> Row:
-    row: Row = {"model": name, "parameters": "" if parameters is None else f"{parameters:,}"}
+    count = "" if parameters is None else f"{parameters:,}"
+    row: Row = {"model": name, "parameters": Text(count, justify="right")}
     for mark in results.marks:
         text = number(mark.score(name, results.metric).value) if name in mark.models else "-"
         style = "bold" if name == mark.selected else ""
@@ -247,7 +248,7 @@ def table(rows: Sequence[Row], title: str = "", caption: str = "", wrap: bool = 
             escape(name.replace("_", " ")),
             no_wrap=position == 0 and not wrap,
             overflow="fold",  # a narrow terminal wraps cells, so that nothing is lost
-            justify="right" if isinstance(value, int) else "left",
+            justify="right" if isinstance(value, (int, Text)) else "left",
         )
     for row in rows:
         board.add_row(*(_cell(value) for value in row.values()))

@@ -15,32 +15,23 @@ OMITTED = Piece(" … ", "cut")
 
 def cards(table: Table, kind: str) -> Cards:
     """A card per row of the analysis `errors`."""
-    make = {"span": _span, "class": _class, "score": _score}[kind]
-    return Cards(table.title, table.note, [make(row) for row in table.rows])
+    return Cards(table.title, table.note, [_card(row, kind) for row in table.rows])
 
 
-def _span(row: dict[str, Any]) -> Card:
-    right, said, null = str(row["is"]), str(row["said"]), row["no answer"]
-    context = excerpt(str(row.get("second text", "")), right, said)
-    probabilities = f"no answer {number(null)}, an answer {number(1 - null)}"
-    lines = [("is", right or "no answer in the text", "right"), ("said", said or "no answer", "said")]
-    return Card(
-        [("question", cut(str(row["text"]))), ("context", context)], [*lines, ("probability", probabilities, "")]
-    )
-
-
-def _class(row: dict[str, Any]) -> Card:
-    lines = [("is", str(row["is"]), "right"), ("said", str(row["said"]), "said")]
-    return Card(_texts(row), [*lines, ("probability", number(row["probability"]), "")])
-
-
-def _score(row: dict[str, Any]) -> Card:
-    lines = [("is", f"{row['is']:.2f}", "right"), ("said", f"{row['said']:.2f}", "said")]
-    return Card(_texts(row), [*lines, ("difference", f"{abs(row['is'] - row['said']):.2f}", "")])
-
-
-def _texts(row: dict[str, Any]) -> list[tuple[str, list[Piece]]]:
-    return [(name, cut(str(row[name]))) for name in ("text", "second text") if name in row]
+def _card(row: dict[str, Any], kind: str) -> Card:
+    right, said = row["is"], row["said"]
+    texts: list[tuple[str, list[Piece]]] = [(name, cut(row[name])) for name in ("text", "second text") if name in row]
+    if kind == "span":
+        null = row["no answer"]
+        texts = [("question", cut(row["text"])), ("context", excerpt(row["second text"], right, said))]
+        more = ("probability", f"no answer {number(null)}, an answer {number(1 - null)}", "")
+        right, said = right or "no answer in the text", said or "no answer"
+    elif kind == "class":
+        more = ("probability", number(row["probability"]), "")
+    else:
+        more = ("difference", f"{abs(right - said):.2f}", "")
+        right, said = f"{right:.2f}", f"{said:.2f}"
+    return Card(texts, [("is", right, "right"), ("said", said, "said"), more])
 
 
 def cut(text: str) -> list[Piece]:

@@ -21,9 +21,10 @@ LONGEST = 40  # rows of a table
 def markdown(title: str, sections: list[Section]) -> str:
     blocks = [f"# {markdown_text(title)}"]
     for section in sections:
-        blocks.append(f"{'#' * (section.level + 1)} {markdown_text(section.title)}")
-        blocks += [_paragraph(paragraph) for paragraph in section.paragraphs]
-        blocks += [block for item in section.items for block in _item(item)]
+        inside = [_paragraph(paragraph) for paragraph in section.paragraphs]
+        inside += [block for item in section.items for block in _item(item)]
+        if inside:  # else it has only figures
+            blocks += [f"{'#' * (section.level + 1)} {markdown_text(section.title)}", *inside]
     return "\n\n".join(blocks) + "\n"
 
 
