@@ -20,7 +20,7 @@ import numpy as np
 import bertvision
 from bertvision.metrics.intervals import resampled
 from bertvision.records import ENCODER, GREEDY, ModelName
-from bertvision.reproduction.plan import PLAIN
+from bertvision_paper.plan import PLAIN
 from bertvision.runs.directory import Run
 from bertvision.types import HELD_OUT
 

@@ -20,7 +20,7 @@ from benchmarks.speed import EIGHT
 
 from bertvision.options import Request
 from bertvision.progress import Progress
-from bertvision.reproduction.plan import PLAIN
+from bertvision_paper.plan import PLAIN
 from bertvision.states.batches import bucketed, padding_share
 from bertvision.heads.variants import build
 from bertvision.training.head_trainer import HeadTrainer

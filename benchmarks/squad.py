@@ -19,7 +19,7 @@ from bertvision.kinds import Scale
 from bertvision.metrics.intervals import Score, compare, score
 from bertvision.progress import Progress
 from bertvision.records import ENCODER, GREEDY, MAX, MarkRecord, ModelName, Results
-from bertvision.reproduction.plan import PLAIN
+from bertvision_paper.plan import PLAIN
 from bertvision.runs.directory import Run
 from bertvision.tasks import load as load_task
 from bertvision.training import marks

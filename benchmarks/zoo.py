@@ -30,8 +30,8 @@ from bertvision.metrics.intervals import resampled
 from bertvision.options import Request
 from bertvision.progress import Progress
 from bertvision.records import ENCODER, MarkRecord, ModelName
-from bertvision.reproduction.paper import SPAN_SCORES
-from bertvision.reproduction.plan import PLAIN
+from bertvision_paper.paper import SPAN_SCORES
+from bertvision_paper.plan import PLAIN
 from bertvision.runs.directory import Run, partial_of
 from bertvision.states.hidden import HiddenStates
 from bertvision.stores.reader import open_store

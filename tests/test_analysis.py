@@ -16,7 +16,6 @@ from bertvision.analysis import Table, analyses, probe
 from bertvision.analysis.answers import answer_type, question_word
 from bertvision.analysis.conduct import analyse
 from bertvision.analysis.depth import smallest
-from bertvision.analysis.evidence import roles_of
 from bertvision.errors import UserError
 from bertvision.runs.directory import Run, write_predictions
 from bertvision.tasks.invented import write
@@ -122,7 +121,7 @@ def test_calibration_and_coverage_see_planted_overconfidence(run: Run, tmp_path:
 
 
 def test_calibration_is_that_of_scikit_learn(run: Run) -> None:
-    for role, model in roles_of(run.results.at("1")).items():
+    for role, model in run.results.at("1").roles.items():
         dev = run.predictions("1")["dev"]
         probabilities = dev["outputs"][model]
         right = probabilities.argmax(1) == dev["targets"]

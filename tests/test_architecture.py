@@ -90,5 +90,3 @@ cli.main()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "largest+polish" in done.stdout
-
-

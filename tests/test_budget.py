@@ -15,6 +15,7 @@ import bertvision
 from bertvision.errors import UserError
 from bertvision.heads.closed_form import ClosedForm
 from bertvision.options import Request
+from bertvision.prepare import Setting, prepare
 from bertvision.progress import Progress
 from bertvision.reports.content import _reproduce
 from bertvision.reports.parts import Code
@@ -23,7 +24,6 @@ from bertvision.training import budget
 from bertvision.training.budget import Mark, recipe
 from bertvision.training.fit import Fitting
 from bertvision.training.loop import Loop
-from bertvision.prepare import Setting, prepare
 
 ASKED = Request(budget=10.0, lead="closed-form", polish_until="3/10")
 WITHOUT_LEAD = Request(budget=10.0, lead="own")

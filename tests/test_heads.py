@@ -2,21 +2,20 @@
 
 import pytest
 import torch
+from bertvision.backbones.top import TopLayers
+from bertvision.training.sources import Collected
 from torch.nn import functional
 from transformers import BertConfig, BertModel
 
-from bertvision.backbones.top import TopLayers
 from bertvision.errors import UserError
 from bertvision.heads import heads
 from bertvision.heads.base import Head, Shape, parameters
 from bertvision.heads.closed_form import ClosedForm
 from bertvision.heads.pooling import LearnedPooling
-from bertvision.heads.variants import expand
+from bertvision.heads.variants import build, expand
 from bertvision.states.hidden import PAIR_VIEWS, SINGLE_VIEWS, HiddenStates, Sequences, pool, pooling_weights
-from bertvision.heads.variants import build
 from bertvision.training.head_trainer import HeadTrainer, predict
 from bertvision.training.polish import polish
-from bertvision.training.sources import Collected
 
 SHAPES = [
     Shape(layers=4, features=16, outputs=outputs, pairs=pairs, pooled=pooled)

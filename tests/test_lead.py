@@ -15,13 +15,13 @@ from bertvision import show
 from bertvision.errors import UserError
 from bertvision.heads import heads
 from bertvision.heads.base import Shape
+from bertvision.heads.variants import build, predict
 from bertvision.options import Request
+from bertvision.prepare import Setting, prepare
 from bertvision.progress import Progress
 from bertvision.runs.directory import Run
 from bertvision.training import lead
-from bertvision.heads.variants import build, predict
 from bertvision.training.lead import lead_of, start
-from bertvision.prepare import Setting, prepare
 from bertvision.training.supply import supplied
 
 

@@ -4,14 +4,14 @@ import warnings
 
 import numpy as np
 import pytest
+from bertvision.training.judging import LabelJudge, goodness
+from bertvision.training.selection import ensembles, preferred
 from scipy import stats
 from sklearn import metrics as reference
 
 from bertvision.inference.ensemble import combine, greedy, matching, shifted
 from bertvision.metrics.glue import METRICS, decide
 from bertvision.metrics.intervals import compare, measure, resampled, score
-from bertvision.training.judging import LabelJudge, goodness
-from bertvision.training.selection import ensembles, preferred
 from bertvision.types import Examples, Windows
 
 RANDOM = np.random.default_rng(0)

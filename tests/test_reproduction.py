@@ -13,11 +13,11 @@ from bertvision.errors import UserError
 from bertvision.metrics.intervals import Score, compare
 from bertvision.progress import Progress
 from bertvision.records import read_json, write_json
-from bertvision.reproduction import document, drawing, plan
-from bertvision.reproduction.drawing import Figure, Point
-from bertvision.reproduction.plan import Plan, Replicates
-from bertvision.reproduction.tables import reproduce
 from bertvision.tasks.invented import write
+from bertvision_paper import document, drawing, plan
+from bertvision_paper.drawing import Figure, Point
+from bertvision_paper.plan import Plan, Replicates
+from bertvision_paper.tables import reproduce
 
 HEADS = "learned-pooling,learned-pooling-normalised"
 

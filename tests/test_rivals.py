@@ -35,7 +35,7 @@ from benchmarks.rivals.standings import (
 
 import bertvision
 from bertvision.errors import UserError
-from bertvision.reproduction.plan import PLAIN
+from bertvision_paper.plan import PLAIN
 
 ROOT = Path(__file__).parents[1]
 GROUPS = {"trainer": "Trainer", "lora": "LoRA", "ours": OURS, "sentence": "sentence-transformers + scikit-learn"}

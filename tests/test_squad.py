@@ -11,19 +11,19 @@ import pyarrow.parquet
 import pytest
 import tokenizers
 import transformers
+from bertvision.training.judging import SpanJudge, per_example
 
 from bertvision.backbones import tiny
 from bertvision.backbones.encoder import load as load_encoder
 from bertvision.backbones.windows import _tokenised, labelled, windowed
 from bertvision.errors import UserError
+from bertvision.kinds.spans import argmax_spans, best_spans, n_best
 from bertvision.metrics.squad import Gold, qualities, report
 from bertvision.options import Request
-from bertvision.kinds.spans import argmax_spans, best_spans, n_best
 from bertvision.tasks import load
 from bertvision.tasks.invented import invent, write
 from bertvision.tasks.sampling import hold_out
 from bertvision.tasks.squad import Reading, examples_of, read_json
-from bertvision.training.judging import SpanJudge, per_example
 from bertvision.types import Answer, Examples, Questions, Windows
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "SQuAD2"

@@ -103,8 +103,8 @@ def test_a_store_holds_what_the_encoder_says(table: Path, tmp_path: Path) -> Non
     found = windows_of(store, seed=3)
     assert len(found) == 120
     from bertvision.options import Request
-    from bertvision.tasks import load
     from bertvision.prepare import parts_of
+    from bertvision.tasks import load
     from bertvision.types import Examples
 
     options = Request(task="table", train=str(table))

@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from bertvision.training.collect import collect, collect_separate, encode
 from safetensors.torch import load_file
 
 import bertvision
 from bertvision.backbones.encoder import load
 from bertvision.errors import UserError
 from bertvision.options import Request
+from bertvision.prepare import prepare
 from bertvision.progress import Progress
 from bertvision.runs.directory import Run
+from bertvision.states.batches import bucketed, padding_share
 from bertvision.states.hidden import PAIR_VIEWS
 from bertvision.training import provenance
-from bertvision.states.batches import bucketed, padding_share
-from bertvision.training.collect import collect, collect_separate, encode
 from bertvision.training.loop import loop_of
-from bertvision.prepare import prepare
 from bertvision.types import Examples
 
 SHORT = Request(max_length=64)

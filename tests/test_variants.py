@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from bertvision.training.sources import Collected
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from tests.test_heads import PAIRS, TEXTS, TOKENS, donor, planted, states
@@ -14,13 +15,11 @@ from bertvision.errors import UserError
 from bertvision.heads import heads
 from bertvision.heads.base import Head, Shape
 from bertvision.heads.closed_form import STRENGTHS, ClosedForm, _Ridge
-from bertvision.heads.variants import expand, make, parse
+from bertvision.heads.variants import build, expand, make, parse
 from bertvision.states.hidden import HiddenStates
 from bertvision.tasks.sampling import ranks
-from bertvision.heads.variants import build
 from bertvision.training.head_trainer import HeadTrainer
 from bertvision.training.polish import polish
-from bertvision.training.sources import Collected
 from bertvision.training.stacking import Stack, stacks
 from bertvision.types import Examples
 

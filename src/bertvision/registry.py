@@ -4,6 +4,7 @@ import difflib
 import importlib
 import pkgutil
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from typing import Generic, TypeVar
 
 from bertvision.errors import UserError
@@ -39,6 +40,8 @@ class Registry(Generic[T]):
             package = importlib.import_module(self.package)
             for module in pkgutil.iter_modules(package.__path__):
                 importlib.import_module(f"{self.package}.{module.name}")
+            for plugin in entry_points(group=f"bertvision.{self.plural}"):  # of packages beside this one
+                plugin.load()
 
     def __iter__(self) -> Iterator[str]:
         self._scan()

@@ -3,6 +3,8 @@
 import inspect
 import os
 import sys
+from importlib.metadata import entry_points
+from typing import Any
 
 import typer
 
@@ -10,10 +12,17 @@ from bertvision.cli import analysing, asking, listing, reporting, storing, train
 from bertvision.cli.app import app
 from bertvision.errors import UserError
 
-ORDER = (
-    "fit demo predict evaluate compare league report analyse cut reproduce score extract train plan ls show"
-).split()
-app.registered_commands.sort(key=lambda command: ORDER.index(command.name or command.callback.__name__))  # type: ignore[union-attr]
+ORDER = "fit demo predict evaluate compare league report analyse cut reproduce score extract train plan ls show".split()
+
+
+def _place(command: Any) -> int:
+    name = command.name or command.callback.__name__
+    return ORDER.index(name) if name in ORDER else len(ORDER)
+
+
+for _plugin in entry_points(group="bertvision.commands"):  # packages beside this one bring commands of their own
+    _plugin.load()
+app.registered_commands.sort(key=_place)
 
 
 def reference() -> str:

@@ -1,13 +1,10 @@
-"""Commands that study runs: analyse, cut, reproduce."""
+"""Commands that study runs: analyse, cut."""
 
-from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from bertvision.cli.app import Debug, Json, RunArgument, app, print_json, taking_options
-from bertvision.errors import UserError
+from bertvision.cli.app import Debug, Json, RunArgument, app, print_json
 
 Tolerance = Annotated[
     float, typer.Option(help="Points (hundredths of the metric) that may be lost on held-out data by cutting.")
@@ -90,62 +87,3 @@ def cut(
     from bertvision import show
 
     show.cut(str(made.path), found)
-
-
-@app.command()
-@taking_options("data", "backbone", "limit", "dev_limit", "epochs")
-def reproduce(
-    what: Annotated[str, typer.Argument(help="squad2, squad2-answerable or glue.")],
-    heads: Annotated[str | None, typer.Option(help="Heads to train instead of the experiment's own (cheaper).")] = None,
-    seeds: Annotated[str, typer.Option(help="Random seeds, comma-separated; scores are means over them.")] = "0",
-    out: Annotated[
-        str, typer.Option(help="Folder of the runs. Finished ones are reused, others resumed.")
-    ] = "runs/reproduce",
-    write: Annotated[
-        Path | None,
-        typer.Option(
-            help="Markdown file to put the tables in, between two comments that are added if missing; figures go beside it."
-        ),
-    ] = None,
-    json: Json = False,
-    debug: Debug = False,
-    **scale: Any,
-) -> None:
-    """Run the paper's experiments at the given scale, and print its tables beside ours. Rerun it to continue.
-
-    Example: `bertvision reproduce squad2 --data SQuAD2/ --limit 8000 --dev-limit 2000 --epochs 1`
-    """
-    if not all(part.strip().isdigit() for part in seeds.split(",")):
-        raise UserError(f"--seeds must be numbers, such as 0,1,2; got '{seeds}'.")
-    if write is not None and (write.is_dir() or not write.parent.is_dir()):
-        raise UserError(f"--write must be a file in an existing folder; got '{write}'.")
-    from bertvision.analysis import Table
-    from bertvision.progress import Progress
-    from bertvision.reproduction import drawing
-    from bertvision.reproduction.document import write as write_tables
-    from bertvision.reproduction.plan import Plan
-    from bertvision.reproduction.tables import reproduce as run_experiments
-
-    plan = Plan(**scale, heads=heads, seeds=tuple(int(part) for part in seeds.split(",")), out=out)
-    if write is not None:
-        drawing.check()
-    shown = run_experiments(what, plan, Progress(quiet=json))
-    if write is not None:
-        scale["backbone"] = Path(scale["backbone"]).name
-        given = [
-            f"--{name.replace('_', '-')} {value}"
-            for name, value in scale.items()
-            if value is not None and name != "data"
-        ]
-        command = " ".join(["bertvision reproduce", what, "--data FOLDER", *given, f"--seeds {seeds}"])
-        write_tables(
-            write, f"reproduce {what} {scale['backbone']}", command + (f" --heads {heads}" if heads else ""), shown
-        )
-    tables = [table for table in shown if isinstance(table, Table)]
-    if json:
-        print_json([asdict(table) for table in tables])
-        return
-    from bertvision import show
-
-    for table in tables:
-        show.analysis("", what, table.title, table.note, table.rows)

@@ -1,8 +1,7 @@
-"""Commands about stores of hidden states: extract, train, plan, and store info, verify, convert, import."""
+"""Commands about stores of hidden states: extract, train, plan, and store info, verify, convert."""
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,6 +9,9 @@ from bertvision.cli.app import Debug, Json, app, print_json, request_of, taking_
 from bertvision.cli.training import show_run
 from bertvision.errors import UserError
 from bertvision.options import Request
+
+if TYPE_CHECKING:
+    from bertvision.stores.reader import Store
 
 StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="A store: a folder, or a URL that fsspec knows.")]
 Repair = Annotated[bool, typer.Option("--repair", help="Check a finished store, and write damaged files again.")]
@@ -65,7 +67,7 @@ def extract(
     elif store is None:
         typer.echo("This part is written. The store is complete when the other parts are.")
     else:
-        _print_info(store, json)
+        print_info(store, json)
 
 
 @app.command()
@@ -139,7 +141,7 @@ def info(store: StoreArgument, json: Json = False, debug: Debug = False) -> None
     """What is in a store, and how large it is."""
     from bertvision.stores.reader import open_store
 
-    _print_info(open_store(store), json)
+    print_info(open_store(store), json)
 
 
 @store_app.command("verify")
@@ -168,30 +170,10 @@ def convert(
 
     if out == store:
         raise UserError("--out must be another store.")
-    _print_info(rewrite(open_store(store), out, dtype, repair, Progress()), False)
+    print_info(rewrite(open_store(store), out, dtype, repair, Progress()), False)
 
 
-@store_app.command("import")
-def import_(
-    file: Annotated[Path, typer.Argument(help="HDF5 with states (N, T, D, L) or (N, D, L), and a label for each.")],
-    out: Annotated[str, typer.Option(help="The store to write.")],
-    kind: Annotated[str, typer.Option(help="`class` or `score`.")],
-    dev: Annotated[Path | None, typer.Option(help="A second file like it, to report on.")] = None,
-    states: Annotated[str, typer.Option(help="Name of the dataset of states.")] = "hidden_states",
-    labels: Annotated[str, typer.Option(help="Name of the dataset of labels.")] = "labels",
-    mask: Annotated[str, typer.Option(help="Name of the dataset of masks, if there is one.")] = "attention_mask",
-    dtype: Annotated[str, typer.Option(help="fp32, fp16, bf16 or int8.")] = "fp16",
-    repair: Repair = False,
-    debug: Debug = False,
-) -> None:
-    """Make a store from HDF5 files of hidden states, padded and in float32, as the original project wrote them."""
-    from bertvision.progress import Progress
-    from bertvision.stores.hdf5 import import_hdf5
-
-    _print_info(import_hdf5(file, dev, kind, (states, labels, mask), out, dtype, repair, Progress()), False)
-
-
-def _print_info(store: Any, as_json: bool) -> None:
+def print_info(store: "Store", as_json: bool) -> None:
     from bertvision.stores.reader import summary
 
     found = summary(store)

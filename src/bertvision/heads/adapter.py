@@ -1,5 +1,8 @@
 """Heads that compress every layer with a small adapter, Linear(D -> A) + GELU, and read all of them out."""
 
+from functools import partial
+from itertools import product
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -7,7 +10,7 @@ from torch.nn import functional
 from bertvision.heads import register
 from bertvision.heads.base import Body, Head, Shape
 from bertvision.heads.blocks import Then
-from bertvision.heads.pooling import all_views
+from bertvision.heads.pooling import all_views, raw_head
 from bertvision.heads.tokens import Ngrams
 
 
@@ -36,6 +39,14 @@ class Adapter(Body):
             small = torch.einsum("blvd,lda->blva", layers, self.weight) + self.bias[:, None]
         flat = functional.gelu(small).transpose(1, 2).flatten(2)  # (B, V, L * A)
         return torch.cat([flat, layers[:, -1]], 2) if self.skip else flat
+
+
+for _size, _shared, _skip in product((64, 386), (True, False), (False, True)):
+    raw_head(
+        f"adapter-{_size}{'' if _shared else '-per-layer'}{'-skip' * _skip}",
+        f"{_size} features of each layer (Linear + GELU)",
+        partial(Adapter, size=_size, shared=_shared, skip=_skip),
+    )
 
 
 @register(

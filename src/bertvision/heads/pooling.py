@@ -1,5 +1,7 @@
 """Heads that mix the layers of a view into one state: the last, the mean, or a learned weighted sum."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -42,6 +44,18 @@ class LearnedPooling(Body):
 def all_views(shape: Shape) -> tuple[str, ...]:
     """Every view that the data can feed: two for single texts, six for pairs."""
     return PAIR_VIEWS + DERIVED_VIEWS if shape.paired else SINGLE_VIEWS
+
+
+def raw_head(name: str, about: str, body: Callable[[int, int], Body], reads: str = "any") -> None:
+    """Register a head of the paper: a body for (layers, features) on raw states, in which a trained pooler's output is
+    one more layer, the last one."""
+
+    @register(name, "paper", about, reads=reads)
+    def build(shape: Shape) -> Head:
+        return Head(shape, body(shape.layers + shape.pooled, shape.features), pooled=shape.pooled)
+
+
+raw_head("learned-pooling", "learned weighted sum of all layers", LearnedPooling)
 
 
 @register("last-layer", "ours", "linear layer on the last layer's [CLS] (or tokens): the usual probe, for comparison")

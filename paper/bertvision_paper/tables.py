@@ -14,10 +14,10 @@ from bertvision.metrics.glue import METRICS
 from bertvision.metrics.intervals import Score
 from bertvision.progress import Progress
 from bertvision.records import ENCODER, ModelName
-from bertvision.reproduction import paper
-from bertvision.reproduction.drawing import OURS, PAPER, Figure, Point, Series
-from bertvision.reproduction.paper import EARLY, LATE, Pair
-from bertvision.reproduction.plan import Plan, Replicates, on_states_of
+from bertvision_paper import paper
+from bertvision_paper.drawing import OURS, PAPER, Figure, Point, Series
+from bertvision_paper.paper import EARLY, LATE, Pair
+from bertvision_paper.plan import Plan, Replicates, on_states_of
 
 Shown = list[Table | Figure]
 

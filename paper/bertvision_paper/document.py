@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bertvision.analysis import Table
 from bertvision.errors import UserError
-from bertvision.reproduction.drawing import Figure, draw
+from bertvision_paper.drawing import Figure, draw
 
 FIGURES = "figures"  # the folder beside the file
 

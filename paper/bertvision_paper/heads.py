@@ -1,19 +1,18 @@
-"""The twenty span heads and six classification heads of the paper, one line each, on raw states as it had them.
+"""The paper's heads beyond those of the library (`learned-pooling`, `adapter-...`), one line each, on raw states.
 
-Where its text leaves an architecture open, ours is one that has the printed number of parameters (tests/test_heads.py).
-For classes the pooler's output is one more layer, the last one.
+Where its text leaves an architecture open, ours has the printed number of parameters (tests/test_heads.py). For classes
+the pooler's output is one more layer, the last one.
 """
 
 from collections.abc import Callable
-from functools import partial
 
-from bertvision.heads import register
 from bertvision.heads.adapter import Adapter
-from bertvision.heads.base import Body, Head, Shape
-from bertvision.heads.blocks import Beside, FeatureConvolution, Then
-from bertvision.heads.pooling import AveragePooling, LastLayer, LearnedPooling
-from bertvision.heads.tokens import Inception, Ngrams, Xception
-from bertvision.heads.xception import Abbreviated, Full
+from bertvision.heads.base import Body
+from bertvision.heads.blocks import Beside, Then
+from bertvision.heads.pooling import AveragePooling, LastLayer, LearnedPooling, raw_head
+from bertvision.heads.tokens import Ngrams
+from bertvision_paper.convolutions import FeatureConvolution, Inception, Xception
+from bertvision_paper.xception import Abbreviated, Full
 
 NARROW = ((6, 6, 1), (16, 16, 1), (3, 3, 1))  # 1xN convolutions: size, stride, dilation
 DILATED = ((6, 6, 1), (16, 4, 2), (3, 1, 1), (4, 1, 1))
@@ -37,27 +36,16 @@ def after_adapter(kind: Callable[[int], Body]) -> Build:
     return lambda layers, features: Then(pooled_adapter(layers, features), kind(386))
 
 
-ADAPTERS: dict[str, Build] = {
-    f"adapter-{size}{'' if shared else '-per-layer'}{'-skip' * skip}": partial(
-        Adapter, size=size, shared=shared, skip=skip
-    )
-    for size in (64, 386)
-    for shared in (True, False)
-    for skip in (False, True)
-}
 TABLE: list[tuple[str, str, Build, str]] = [
     ("cnn-1xn", "three convolutions along features, layers as channels",
      lambda n, d: FeatureConvolution(n, d, NARROW, dropout=DROPOUT), "any"),
     ("cnn-1xn-dilated", "four convolutions along features, the second dilated",
      lambda n, d: FeatureConvolution(n, d, DILATED, dropout=DROPOUT), "any"),
     ("cnn-1xn-no-dropout", "cnn-1xn without dropout", lambda n, d: FeatureConvolution(n, d, NARROW), "any"),
-    ("learned-pooling", "learned weighted sum of all layers", LearnedPooling, "any"),
     ("learned-pooling-cnn-1xn", "learned weighted sum, then cnn-1xn",
      lambda n, d: Then(LearnedPooling(n, d), FeatureConvolution(1, d, NARROW, dropout=DROPOUT)), "any"),
     ("average-pooling-cnn-1xn", "mean of all layers, then cnn-1xn",
      lambda n, d: Then(AveragePooling(d), FeatureConvolution(1, d, NARROW, dropout=DROPOUT)), "any"),
-    *((name, f"{name.split('-')[1]} features of each layer (Linear + GELU)", build, "any")
-      for name, build in ADAPTERS.items()),
     ("learned-pooling-adapter-386", "learned weighted sum, then an adapter, and the last state",
      lambda n, d: skipping(pooled_adapter(n, d), d), "any"),
     ("adapter-386-skip-learned-pooling", "adapters on each layer and on their learned weighted sum",
@@ -81,9 +69,5 @@ TABLE: list[tuple[str, str, Build, str]] = [
 ]  # fmt: skip
 
 
-def build(shape: Shape, body: Build) -> Head:
-    return Head(shape, body(shape.layers + shape.pooled, shape.features), pooled=shape.pooled)
-
-
 for _name, _about, _body, _reads in TABLE:
-    register(_name, "paper", _about, reads=_reads)(partial(build, body=_body))
+    raw_head(_name, _about, _body, _reads)

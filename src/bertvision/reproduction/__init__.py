@@ -1,1 +1,0 @@
-"""The paper's experiments at any scale, with its results beside ours: `bertvision reproduce`."""
