@@ -6,10 +6,11 @@ the pooler's output is one more layer, the last one.
 
 from collections.abc import Callable
 
+from bertvision.heads import raw_head
 from bertvision.heads.adapter import Adapter
 from bertvision.heads.base import Body
 from bertvision.heads.blocks import Beside, Then
-from bertvision.heads.pooling import AveragePooling, LastLayer, LearnedPooling, raw_head
+from bertvision.heads.pooling import AveragePooling, LastLayer, LearnedPooling
 from bertvision.heads.tokens import Ngrams
 from bertvision_paper.convolutions import FeatureConvolution, Inception, Xception
 from bertvision_paper.xception import Abbreviated, Full
@@ -70,4 +71,4 @@ TABLE: list[tuple[str, str, Build, str]] = [
 
 
 for _name, _about, _body, _reads in TABLE:
-    raw_head(_name, _about, _body, _reads)
+    raw_head(_name, _about, _body, reads=_reads)

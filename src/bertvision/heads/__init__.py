@@ -3,20 +3,23 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bertvision.heads.base import Head, Shape
+from bertvision.heads.base import Body, Head, Shape
 from bertvision.registry import Registry
+from bertvision.states.hidden import TOKENS, all_views
+
+Build = Callable[[Shape], Head]
+BuildBody = Callable[[int, int], Body]  # from the numbers of layers and features
 
 
 @dataclass(frozen=True)
 class HeadEntry:
     """One line of `bertvision ls heads`: how to build a head, and where it comes from."""
 
-    build: Callable[[Shape], Head]
+    build: Build
     source: str  # "paper", "ours" or "user"
     about: str
-    reads: str = "any"  # "texts", "pairs" (texts that come in pairs) or "tokens": what it cannot do without
-    layers: int = 1  # how many there must be at least
-    solved: bool = False  # in closed form: can it lead?
+    reads: str = "any"  # what it needs: "any", "texts", "pairs" (of texts) or "tokens"
+    solved: bool = False  # in closed form, so it can be the lead
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -24,7 +27,7 @@ class HeadEntry:
 
     def fits(self, shape: Shape) -> bool:
         fed = {"any": True, "texts": not shape.span, "pairs": shape.paired and not shape.span, "tokens": shape.span}
-        return fed[self.reads] and shape.layers >= self.layers
+        return fed[self.reads]
 
 
 heads: Registry[HeadEntry] = Registry("head", __name__)
@@ -37,17 +40,27 @@ SETS = {
 }
 
 
-def register_head(
-    name: str, *, about: str = "", reads: str = "any", layers: int = 1
-) -> Callable[[Callable[[Shape], Head]], Callable[[Shape], Head]]:
+def register(
+    name: str, source: str, about: str, *, reads: str = "any", solved: bool = False
+) -> Callable[[Build], Build]:
+    """Decorator: the function below builds the head called `name`."""
+
+    def add(build: Build) -> Build:
+        # A notebook cell can run twice, so a user may register the same name again.
+        heads.add(name, HeadEntry(build, source, about, reads, solved), replace=source == "user")
+        return build
+
+    return add
+
+
+def register_head(name: str, *, about: str = "", reads: str = "any") -> Callable[[Build], Build]:
     """Register a head that is defined in your own code.
 
     Args:
-        name: What `heads=` and `--heads` call it.
+        name: The name for `heads=` and `--heads`.
         about: One line for `bertvision ls heads`.
         reads: What it needs: `any`, `texts` (an answer per text), `pairs` (two texts) or `tokens` (an answer per
             token).
-        layers: The least number of hidden-state layers it needs.
 
     Returns:
         A decorator for a function that builds the head for a `Shape`.
@@ -57,21 +70,23 @@ def register_head(
         ... def my_probe(shape):
         ...     return bertvision.Head(shape, LastLayer(shape.features))
     """
-
-    def add(build: Callable[[Shape], Head]) -> Callable[[Shape], Head]:
-        heads.add(name, HeadEntry(build, "user", about, reads, layers), replace=True)  # a notebook cell runs twice
-        return build
-
-    return add
+    return register(name, "user", about, reads=reads)
 
 
-def register(
-    name: str, source: str, about: str, *, reads: str = "any", layers: int = 1, solved: bool = False
-) -> Callable[[Callable[[Shape], Head]], Callable[[Shape], Head]]:
-    """Decorator: the function below builds the head called `name`."""
+def raw_head(name: str, about: str, body: BuildBody, *, reads: str = "any", source: str = "paper") -> None:
+    """Register a body on raw states, as in the paper: a trained pooler's output is one more layer, the last one."""
 
-    def add(build: Callable[[Shape], Head]) -> Callable[[Shape], Head]:
-        heads.add(name, HeadEntry(build, source, about, reads, layers, solved))
-        return build
+    @register(name, source, about, reads=reads)
+    def build(shape: Shape) -> Head:
+        return Head(shape, body(shape.layers + shape.pooled, shape.features), pooled=shape.pooled)
 
-    return add
+
+def normalised_head(
+    name: str, about: str, body: BuildBody, *, reads: str = "any", cosines: bool = False, dropout: float = 0.1
+) -> None:
+    """Register a body on every view, or every token, of normalised states. `cosines` are added for pairs only."""
+
+    @register(name, "ours", about, reads=reads)
+    def build(shape: Shape) -> Head:
+        views, made = TOKENS if shape.span else all_views(shape.paired), body(shape.layers, shape.features)
+        return Head(shape, made, views=views, normalised=True, cosines=cosines and shape.paired, dropout=dropout)

@@ -7,17 +7,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bertvision.heads import register
-from bertvision.heads.base import Body, Head, Shape
+from bertvision.heads import normalised_head, raw_head
+from bertvision.heads.base import Body
 from bertvision.heads.blocks import Then
-from bertvision.heads.pooling import all_views, raw_head
 from bertvision.heads.tokens import Ngrams
 
 
 class Adapter(Body):
     """(B, L, V, D) -> (B, V, L * size [+ D]): one adapter for all layers, or one per layer; `skip` adds the last state.
 
-    The weights start small (truncated normal, deviation 1e-3) as in the paper, unless `small` is switched off.
+    Weights start small (truncated normal, standard deviation 1e-3), as in the paper, unless `small` is off.
     """
 
     def __init__(
@@ -49,22 +48,30 @@ for _size, _shared, _skip in product((64, 386), (True, False), (False, True)):
     )
 
 
-@register(
-    "adapter-64-views", "ours", "shared adapter of 64 on every view of every layer, normalised states", reads="texts"
+def adapter_64(layers: int, features: int) -> Adapter:
+    """The shared adapter that our heads have on normalised states."""
+    return Adapter(layers, features, 64, small=False)
+
+
+def _with_ngrams(layers: int, features: int) -> Body:
+    adapter = adapter_64(layers, features)
+    return Then(adapter, Ngrams(adapter.width, sizes=(5,), filters=64))
+
+
+normalised_head(
+    "adapter-64-views",
+    "shared adapter of 64 on every view of every layer, normalised states",
+    adapter_64,
+    reads="texts",
+    cosines=True,
+    dropout=0.2,
 )
-def adapter_views(shape: Shape) -> Head:
-    body = Adapter(shape.layers, shape.features, 64, small=False)
-    return Head(shape, body, views=all_views(shape), normalised=True, cosines=shape.paired, dropout=0.2)
-
-
-@register(
-    "adapter-64-normalised", "ours", "shared adapter of 64 on every token's layers, normalised states", reads="tokens"
+normalised_head(
+    "adapter-64-normalised",
+    "shared adapter of 64 on every token's layers, normalised states",
+    adapter_64,
+    reads="tokens",
 )
-def adapter_normalised(shape: Shape) -> Head:
-    return Head(shape, Adapter(shape.layers, shape.features, 64, small=False), normalised=True, dropout=0.1)
-
-
-@register("adapter-64-ngram", "ours", "the same with a convolution over five tokens beside it", reads="tokens")
-def adapter_ngram(shape: Shape) -> Head:
-    adapter = Adapter(shape.layers, shape.features, 64, small=False)
-    return Head(shape, Then(adapter, Ngrams(adapter.width, sizes=(5,), filters=64)), normalised=True, dropout=0.1)
+normalised_head(
+    "adapter-64-ngram", "the same with a convolution over five tokens beside it", _with_ngrams, reads="tokens"
+)

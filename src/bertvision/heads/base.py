@@ -13,7 +13,7 @@ from bertvision.states.hidden import HiddenStates
 
 @dataclass(frozen=True)
 class Shape:
-    """What a head is built for: the backbone's layers and features, and the answers asked for."""
+    """What a head is built for: the backbone's layers and features, and the shape of an answer."""
 
     layers: int  # L, the embedding output included
     features: int  # D
@@ -21,34 +21,34 @@ class Shape:
     paired: bool  # two texts per example?
     pooled: bool  # does the backbone have a trained pooler?
     span: bool = False  # an answer per token instead of one per text?
-    views: tuple[str, ...] | None = None  # the views a variant asks for, instead of the head's own
+    views: tuple[str, ...] | None = None  # the views of a variant, instead of the head's own
 
 
 class Body(nn.Module):
-    """(B, L, V, D) -> (B, V, width): what is done with the layers of one view."""
+    """(B, L, V, D) -> (B, V, width): combines the layers of each view."""
 
     width: int
-    neighbours = False  # does it look at the tokens beside? then it is given the mask too, to see where they end
+    neighbours = False  # whether a token sees other tokens; if so, `forward` also takes the mask
 
 
 def run(body: Body, layers: Tensor, mask: Tensor | None = None) -> Tensor:
-    """What the body makes of the layers, with the mask if it asks for one."""
+    """The body's output, with the mask if it needs one."""
     found: Tensor = body(layers, mask) if body.neighbours else body(layers)
     return found
 
 
-Batches = Callable[[], Iterable[tuple[HiddenStates, Tensor]]]  # a pass over states and targets per call
+Batches = Callable[[], Iterable[tuple[HiddenStates, Tensor]]]  # each call is a pass over states and targets
 
 
 class Head(nn.Module):
     """HiddenStates -> logits (B, C): views -> body -> dropout -> one linear layer over everything.
 
-    For spans every token is a view that is read out by itself, (B, T, 2).
+    For spans, the output layer reads each token on its own, (B, T, 2).
     """
 
-    layers: tuple[int, ...] | None = None  # the layers it reads; None is all
-    solved = False  # are its weights, or initial values for them, found in closed form?
-    trained = True  # by gradients
+    layers: tuple[int, ...] | None = None  # the layers it reads; None: all
+    solved = False  # whether its weights, or their initial values, are found in closed form
+    trained = True  # whether gradients train it
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Head(nn.Module):
         super().__init__()
         views = shape.views or views
         self.body, self.views, self.normalised, self.cosines, self.pooled = body, views, normalised, cosines, pooled
-        self.lr_scale = lr_scale  # a head of eight parameters wants larger steps than one of a million
+        self.lr_scale = lr_scale  # a head of eight parameters needs larger steps than one of a million
         self.dropout = Dropout(dropout)
         self.span = shape.span
         count = 1 if shape.span else len(views)
@@ -77,7 +77,7 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def solve_like(self, other: "Head") -> None:
-        """Copy what another head found with `solve` on the same states."""
+        """Copy the solution of another head on the same states."""
         raise NotImplementedError
 
     def forward(self, states: HiddenStates) -> Tensor:
@@ -95,12 +95,12 @@ class Head(nn.Module):
                 layers = torch.cat([layers, states.pooled[:, None, None].expand(-1, -1, layers.shape[2], -1)], 1)
             parts.append(self.body(layers).flatten(1))
         if self.cosines:
-            # Cosines of one encoder lie close together near 1: centred and stretched, so that small steps count.
+            # The cosines of one encoder are all close to 1: centre and stretch them, so that small steps count.
             parts.append((states.cosines() - 0.7) * 5)
         logits: Tensor = self.output(self.dropout(torch.cat(parts, 1)))
         return logits
 
 
 def parameters(head: nn.Module) -> int:
-    """How many numbers training changes."""
+    """The number of trainable parameters."""
     return sum(p.numel() for p in head.parameters() if p.requires_grad)

@@ -1,4 +1,4 @@
-"""What heads are composed of: bodies after one another and beside one another."""
+"""Compositions of bodies: one after the other, and side by side."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from bertvision.heads.base import Body, run
 
 
 class Then(Body):
-    """`second` reads what `first` gives as if it were the only layer."""
+    """`second` reads the output of `first` as if it were the only layer."""
 
     def __init__(self, first: Body, second: Body) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Then(Body):
 
 
 class Beside(Body):
-    """All bodies read the same layers; what they give is concatenated."""
+    """All bodies read the same layers; their outputs are concatenated."""
 
     def __init__(self, *bodies: Body) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Dropout that draws for each head from that head's own stream, also where many heads are computed as one."""
+"""Dropout that draws from each head's own random stream, also if many heads are computed as one stack."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,13 +9,14 @@ from torch import Tensor, nn
 
 from bertvision.randomness import RandomStream
 
-_stack: tuple[Sequence[RandomStream], Tensor] | None = None  # streams of the heads that are computed as one, and
-# a number per head, which makes vmap treat what is dropped as each head's own even where no parameter came before
+# The streams of the stacked heads, and a number per head: through it vmap keeps the draws of heads apart, even where no
+# parameter came before.
+_stack: tuple[Sequence[RandomStream], Tensor] | None = None
 
 
 @contextmanager
 def drawing_from(streams: Sequence[RandomStream], number: Tensor) -> Iterator[None]:
-    """Inside, the i-th of the stacked heads draws from the i-th stream, as it does when it is alone."""
+    """Inside, stacked head i draws from stream i, as it does when it is computed alone."""
     global _stack
     _stack = streams, number
     try:
@@ -40,7 +41,7 @@ class Dropout(nn.Module):
 
 
 class _Drop(torch.autograd.Function):
-    """What vmap cannot do by itself: random numbers that are each head's own."""
+    """Random numbers from each head's own stream, which vmap alone cannot do."""
 
     @staticmethod
     def forward(values: Tensor, p: float, streams: Any, number: Any) -> tuple[Tensor, Tensor]:

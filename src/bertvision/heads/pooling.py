@@ -1,13 +1,10 @@
-"""Heads that mix the layers of a view into one state: the last, the mean, or a learned weighted sum."""
-
-from collections.abc import Callable
+"""Heads that reduce the layers of a view to one state: the last, the mean, or a learned weighted sum."""
 
 import torch
 from torch import Tensor, nn
 
-from bertvision.heads import register
+from bertvision.heads import normalised_head, raw_head, register
 from bertvision.heads.base import Body, Head, Shape
-from bertvision.states.hidden import DERIVED_VIEWS, PAIR_VIEWS, SINGLE_VIEWS
 
 
 class LastLayer(Body):
@@ -41,54 +38,29 @@ class LearnedPooling(Body):
         return self.scale * torch.einsum("l,blvd->bvd", self.weights.softmax(0), layers)
 
 
-def all_views(shape: Shape) -> tuple[str, ...]:
-    """Every view that the data can feed: two for single texts, six for pairs."""
-    return PAIR_VIEWS + DERIVED_VIEWS if shape.paired else SINGLE_VIEWS
-
-
-def raw_head(name: str, about: str, body: Callable[[int, int], Body], reads: str = "any") -> None:
-    """Register a head of the paper: a body for (layers, features) on raw states, in which a trained pooler's output is
-    one more layer, the last one."""
-
-    @register(name, "paper", about, reads=reads)
-    def build(shape: Shape) -> Head:
-        return Head(shape, body(shape.layers + shape.pooled, shape.features), pooled=shape.pooled)
-
-
-raw_head("learned-pooling", "learned weighted sum of all layers", LearnedPooling)
+_SUM = "learned weighted sum of all layers"
+raw_head("learned-pooling", _SUM, LearnedPooling)
+normalised_head(
+    "learned-pooling-views", f"{_SUM}, every view, normalised states", LearnedPooling, reads="texts", cosines=True
+)
+normalised_head("learned-pooling-normalised", f"{_SUM}, normalised states", LearnedPooling, reads="tokens")
+raw_head(
+    "average-pooling",
+    "plain mean of all layers' [CLS] (or tokens)",
+    lambda _, features: AveragePooling(features),
+    source="ours",
+)
+normalised_head(
+    "last-layer-views",
+    "linear layer on every view of the last layer, as sentence encoders are used",
+    lambda _, features: LastLayer(features),
+    reads="texts",
+)
 
 
 @register("last-layer", "ours", "linear layer on the last layer's [CLS] (or tokens): the usual probe, for comparison")
 def last_layer(shape: Shape) -> Head:
     return Head(shape, LastLayer(shape.features))
-
-
-@register("average-pooling", "ours", "plain mean of all layers' [CLS] (or tokens)")
-def average_pooling(shape: Shape) -> Head:
-    return Head(shape, AveragePooling(shape.features), pooled=shape.pooled)
-
-
-@register(
-    "last-layer-views",
-    "ours",
-    "linear layer on every view of the last layer, as sentence encoders are used",
-    reads="texts",
-)
-def last_layer_views(shape: Shape) -> Head:
-    return Head(shape, LastLayer(shape.features), views=all_views(shape), normalised=True, dropout=0.1)
-
-
-@register(
-    "learned-pooling-views", "ours", "learned weighted sum of all layers, every view, normalised states", reads="texts"
-)
-def learned_pooling_views(shape: Shape) -> Head:
-    body = LearnedPooling(shape.layers, shape.features)
-    return Head(shape, body, views=all_views(shape), normalised=True, cosines=shape.paired, dropout=0.1)
-
-
-@register("learned-pooling-normalised", "ours", "learned weighted sum of all layers, normalised states", reads="tokens")
-def learned_pooling_normalised(shape: Shape) -> Head:
-    return Head(shape, LearnedPooling(shape.layers, shape.features), normalised=True, dropout=0.1)
 
 
 @register("cosines", "ours", "linear layer on the two texts' cosine in each layer: L + 1 weights", reads="pairs")

@@ -1,6 +1,6 @@
-"""Bodies that look at a token's neighbours: convolutions over tokens, the length kept, padding held at zero.
+"""Bodies that see a token's neighbours: convolutions over tokens that keep the length, with padding held at zero.
 
-Each reads one layer, (B, 1, T, D) -> (B, T, width): what a pooling and an adapter have made of all layers.
+Each reads a single layer, the output of a pooling or an adapter: (B, 1, T, D) -> (B, T, width).
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from bertvision.heads.base import Body
 
 
 class OverTokens(Body):
-    """The frame: tokens come last, as convolutions want them, and are zero wherever there is padding."""
+    """The frame: moves tokens to the last axis, as convolutions expect them. `mask` is zero in padding."""
 
     neighbours = True
 
@@ -26,7 +26,7 @@ class OverTokens(Body):
 
 
 class Ngrams(OverTokens):
-    """What comes in, and beside it convolutions over so many tokens each."""
+    """The input, and beside it convolutions over `sizes` tokens each."""
 
     def __init__(self, features: int, sizes: Sequence[int] = range(1, 8), filters: int = 66) -> None:
         super().__init__()

@@ -1,10 +1,11 @@
-"""Variants of a head, written behind its name: `adapter-64:lr=1e-3/3e-4:seed=0..3:data=10/50/100:layers=0-4`.
+"""Variants of a head, written after its name: `adapter-64:lr=1e-3/3e-4:seed=0..3:data=10/50/100:layers=0-4`.
 
-Values apart by `/` are variants of their own, all combinations of them; each has one label, which says all about it.
+`/` separates values. Every combination of values is a variant, with a label that lists its options.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -15,17 +16,17 @@ from bertvision.heads import SETS, heads
 from bertvision.heads.base import Head, Shape
 from bertvision.heads.dropout import Dropout
 from bertvision.randomness import RandomStream
-from bertvision.states.hidden import DERIVED_VIEWS, views_of
+from bertvision.states.hidden import all_views
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A head's name and what is asked of it; None is as the head and the run have it."""
+    """A head's name and its options; None is the default of the head or the run."""
 
     name: str
     lr: float | None = None
     seed: int | None = None
-    data: float = 1.0  # share of the training examples it is shown
+    data: float = 1.0  # share of the training examples it learns from
     layers: tuple[int, ...] | None = None
     views: tuple[str, ...] | None = None
     normalised: bool | None = None
@@ -33,12 +34,12 @@ class Variant:
 
     @property
     def structure(self) -> "Variant":
-        """The same without what only training knows: heads with equal structure have tensors of equal shape."""
+        """The same without training settings: heads with equal structure have tensors of equal shape."""
         return replace(self, lr=None, seed=None, data=1.0)
 
 
 def expand(asked: str, shape: Shape) -> list[str]:
-    """`--heads` as a list of labels. A set leaves out what the task cannot feed; a name insists. Both take options."""
+    """`--heads` as a list of labels. Heads of a set that do not fit the task are left out."""
     labels: list[str] = []
     for part in (part.strip() for part in asked.split(",")):
         name, colon, options = part.partition(":")
@@ -63,10 +64,7 @@ def spread(text: str) -> list[str]:
         if key not in OPTIONS or not found:
             raise UserError(f"--heads '{text}': '{option}' should be OPTION=VALUE, of {', '.join(OPTIONS)}.")
         listed.append([f"{key}={value}" for part in values.split("/") for value in _range(key, part)])
-    labels = [":".join((name, *chosen)) for chosen in product(*listed)]
-    for label in labels:
-        parse(label)  # every mistake shows now
-    return labels
+    return [":".join((name, *chosen)) for chosen in product(*listed)]
 
 
 def parse(label: str) -> Variant:
@@ -82,7 +80,7 @@ def parse(label: str) -> Variant:
 
 
 def without(label: str, *options: str) -> str:
-    """The label less some of its options, e.g. to put seeds together."""
+    """The label without some of its options, e.g. to group seeds."""
     return ":".join(part for part in label.split(":") if part.partition("=")[0] not in options)
 
 
@@ -112,28 +110,26 @@ def build(labels: Iterable[str], shape: Shape, seed: int, device: torch.device |
 
 
 def check(label: str, shape: Shape) -> None:
-    """Is there such a head for this shape, and what its options ask for?"""
+    """Raise an error unless there is such a head for this shape, with these options."""
     variant = parse(label)
     recipe = heads[variant.name]
     if not recipe.fits(shape):
         needs = {"pairs": "two texts per example", "texts": "an answer per text", "tokens": "an answer per token"}
-        if recipe.layers > shape.layers:
-            raise UserError(f"--heads: '{variant.name}' needs an encoder of at least {recipe.layers - 1} layers.")
-        raise UserError(f"--heads: '{variant.name}' is for tasks with {needs[recipe.reads]}, which this one is not.")
-    plain = recipe.build(shape)
-    for option, meaningless in (("views", shape.span or plain.body is None), ("normalised", plain.body is None)):
+        raise UserError(f"--heads: '{variant.name}' is for tasks with {needs[recipe.reads]}, unlike this one.")
+    bodiless = recipe.build(shape).body is None
+    for option, meaningless in (("views", shape.span or bodiless), ("normalised", bodiless)):
         if getattr(variant, option) is not None and meaningless:
             raise UserError(f"--heads '{label}': {option} means nothing to '{variant.name}' on this task.")
     if variant.layers and max(variant.layers) >= shape.layers:
         raise UserError(f"--heads '{label}': the encoder's layers are 0 (embeddings) to {shape.layers - 1}.")
-    known = views_of(shape.paired) + (DERIVED_VIEWS if shape.paired else ())
+    known = all_views(shape.paired)
     for view in variant.views or ():
         if view not in known:
             raise UserError(f"--heads '{label}': '{view}' is no view of this task's texts: {', '.join(known)}.")
 
 
 def _range(key: str, text: str) -> Iterable[str]:
-    """`0..3` is 0, 1, 2, 3; of data, which is in per cent, in steps of ten."""
+    """`0..3` is 0, 1, 2, 3; for data, which is in per cent, steps are ten."""
     first, dots, last = text.partition("..")
     if not dots:
         return [text]
@@ -153,14 +149,11 @@ def _layers(text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _within(low: float, high: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        value = float(text.removesuffix("%"))
-        if not low <= value <= high:
-            raise ValueError
-        return value
-
-    return read
+def _number(text: str, high: float) -> float:
+    value = float(text.removesuffix("%"))
+    if not 0 <= value <= high:
+        raise ValueError
+    return value
 
 
 def _seed(text: str) -> int:
@@ -170,12 +163,12 @@ def _seed(text: str) -> int:
 
 
 OPTIONS: dict[str, Callable[[str], Any]] = {
-    "lr": _within(0, 1e3),
+    "lr": partial(_number, high=1e3),
     "seed": _seed,
-    "data": lambda text: _within(0, 100)(text) / 100,
+    "data": lambda text: _number(text, 100) / 100,
     "layers": _layers,
     "views": lambda text: tuple(text.split("+")),
     "normalised": lambda text: {"yes": True, "no": False}[text],
-    "dropout": _within(0, 0.99),
+    "dropout": partial(_number, high=0.99),
 }
 assert set(OPTIONS) == {field.name for field in fields(Variant)} - {"name"}

@@ -1,12 +1,13 @@
 """Hidden states of every layer: what a backbone gives and a head reads.
 
-A class or score head reads pooled *views* of a layer, which stand where tokens would: [CLS], the mean over tokens and,
-for pairs, the mean over each text. Views that follow from these without parameters (difference, product, cosine) are
-computed on demand, once per batch for all heads. A span head reads every token.
+A class or score head reads pooled *views* of a layer instead of tokens: [CLS], the mean over tokens and, for pairs, the
+mean over each text. Derived views (difference, product, cosine) are computed on demand, once per batch for all heads. A
+span head reads every token.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,76 +20,81 @@ TOKENS = ("tokens",)
 
 
 def views_of(pairs: bool) -> tuple[str, ...]:
+    """The views that a backbone gives."""
     return PAIR_VIEWS if pairs else SINGLE_VIEWS
+
+
+def all_views(pairs: bool) -> tuple[str, ...]:
+    """The views that a head can read: two for single texts, six for pairs."""
+    return PAIR_VIEWS + DERIVED_VIEWS if pairs else SINGLE_VIEWS
 
 
 @dataclass
 class HiddenStates:
-    """Layers (B, L, T, D), the pooler's output (B, D) where the backbone has one, and what stands along T: views or,
-    for spans, the tokens themselves, zero in padding, with the places (B, T) where an answer may start or end."""
+    """Layers (B, L, T, D) and, if the backbone has a pooler, its output (B, D).
+
+    Axis T holds the views or, for spans, the tokens, which are zero in padding. `mask` (B, T) marks tokens that are not
+    padding, `places` (B, T) those where an answer may start or end.
+    """
 
     layers: Tensor
     views: tuple[str, ...]
     pooled: Tensor | None = None
-    mask: Tensor | None = None  # (B, T) which tokens are not padding
+    mask: Tensor | None = None
     places: Tensor | None = None
-    _ready: dict[object, Tensor] = field(default_factory=dict, repr=False)
-    _subsets: dict[tuple[int, ...], "HiddenStates"] = field(default_factory=dict, repr=False)
+    _ready: dict[object, Any] = field(default_factory=dict, init=False, repr=False)  # what heads have in common
 
     def __len__(self) -> int:
         return self.layers.shape[0]
 
     def take(self, rows: Tensor) -> "HiddenStates":
-        pooled, mask, places = (v[rows] if v is not None else None for v in (self.pooled, self.mask, self.places))
-        return HiddenStates(self.layers[rows], self.views, pooled, mask, places)
-
-    def only(self, layers: tuple[int, ...]) -> "HiddenStates":
-        """The same with these layers alone; the work on them is shared by all heads that choose them."""
-        if layers not in self._subsets:
-            chosen = self.layers[:, list(layers)]
-            self._subsets[layers] = HiddenStates(chosen, self.views, self.pooled, self.mask, self.places)
-        return self._subsets[layers]
+        return self._each(lambda values: values[rows])
 
     def to(self, device: torch.device) -> "HiddenStates":
-        pooled = self.pooled.to(device) if self.pooled is not None else None
-        mask, places = (value.to(device) if value is not None else None for value in (self.mask, self.places))
-        return HiddenStates(self.layers.to(device), self.views, pooled, mask, places)
+        return self._each(lambda values: values.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "HiddenStates":
+        rest = (None if values is None else change(values) for values in (self.pooled, self.mask, self.places))
+        return HiddenStates(change(self.layers), self.views, *rest)
+
+    def only(self, layers: tuple[int, ...]) -> "HiddenStates":
+        """The same with these layers only."""
+        return self._once(("only", layers), lambda: replace(self, layers=self.layers[:, list(layers)]))
 
     def tokens(self, normalised: bool) -> Tensor:
         """Every token of every layer, (B, L, T, D), optionally each with mean 0 and deviation 1 over features."""
-        if not normalised:
-            return self.layers
-        if "tokens" not in self._ready:
-            self._ready["tokens"] = functional.layer_norm(self.layers, self.layers.shape[-1:])
-        return self._ready["tokens"]
+        return self._once("tokens", lambda: _normalised(self.layers)) if normalised else self.layers
 
     def read(self, views: Sequence[str], normalised: bool) -> Tensor:
         """The named views of every layer, (B, L, V, D), optionally each with mean 0 and deviation 1 over features."""
         key = (tuple(views), normalised)
-        if key not in self._ready:
-            self._ready[key] = torch.stack([self._view(name, normalised) for name in views], 2)
-        return self._ready[key]
+        return self._once(key, lambda: torch.stack([self._view(name, normalised) for name in views], 2))
 
     def cosines(self) -> Tensor:
         """The cosine between the two texts' means in each layer, (B, L)."""
-        if "cosines" not in self._ready:
-            first, second = self._view("first", False), self._view("second", False)
-            self._ready["cosines"] = functional.cosine_similarity(first, second, dim=-1)
-        return self._ready["cosines"]
+        texts = (self._view(name, False) for name in ("first", "second"))
+        return self._once("cosines", lambda: functional.cosine_similarity(*texts, dim=-1))
 
     def _view(self, name: str, normalised: bool) -> Tensor:
-        key = (name, normalised)
-        if key not in self._ready:
-            self._ready[key] = self._make(name, normalised)
-        return self._ready[key]
+        """(B, L, D)"""
+        return self._once((name, normalised), lambda: self._make(name, normalised))
 
     def _make(self, name: str, normalised: bool) -> Tensor:
-        if name == "difference":
-            return (self._view("first", normalised) - self._view("second", normalised)).abs()
-        if name == "product":
-            return self._view("first", normalised) * self._view("second", normalised)
-        view = self.layers[:, :, self.views.index(name)]  # (B, L, D)
-        return functional.layer_norm(view, view.shape[-1:]) if normalised else view
+        if name in DERIVED_VIEWS:
+            first, second = self._view("first", normalised), self._view("second", normalised)
+            return (first - second).abs() if name == "difference" else first * second
+        view = self.layers[:, :, self.views.index(name)]
+        return _normalised(view) if normalised else view
+
+    def _once(self, key: object, make: Callable[[], Any]) -> Any:
+        """Compute a value the first time that a head asks for it."""
+        if key not in self._ready:
+            self._ready[key] = make()
+        return self._ready[key]
+
+
+def _normalised(values: Tensor) -> Tensor:
+    return functional.layer_norm(values, values.shape[-1:])
 
 
 def pooling_weights(mask: Tensor, segments: Tensor, pairs: bool) -> Tensor:
