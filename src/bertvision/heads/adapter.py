@@ -60,18 +60,11 @@ def _with_ngrams(layers: int, features: int) -> Body:
 
 normalised_head(
     "adapter-64-views",
-    "shared adapter of 64 on every view of every layer, normalised states",
+    "adapter of 64, every view, normalised states",
     adapter_64,
     reads="texts",
     cosines=True,
     dropout=0.2,
 )
-normalised_head(
-    "adapter-64-normalised",
-    "shared adapter of 64 on every token's layers, normalised states",
-    adapter_64,
-    reads="tokens",
-)
-normalised_head(
-    "adapter-64-ngram", "the same with a convolution over five tokens beside it", _with_ngrams, reads="tokens"
-)
+normalised_head("adapter-64-normalised", "adapter of 64 on every token, normalised states", adapter_64, reads="tokens")
+normalised_head("adapter-64-ngram", "the same, with a convolution over five tokens", _with_ngrams, reads="tokens")

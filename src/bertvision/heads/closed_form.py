@@ -190,20 +190,10 @@ def _stack_classes(left_out: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 register(
-    "closed-form",
-    "ours",
-    "ridge regression on every layer, exact, no learning rate; layers stacked",
-    reads="texts",
-    solved=True,
+    "closed-form", "ours", "ridge regressions on all layers, stacked; no learning rate", reads="texts", solved=True
 )(ClosedForm)
 
 
-@register(
-    "closed-form-adapter",
-    "ours",
-    "starts from closed-form, with an adapter of 64 that learns the rest",
-    reads="texts",
-    solved=True,
-)
+@register("closed-form-adapter", "ours", "closed-form, and an adapter of 64 beside it", reads="texts", solved=True)
 def closed_form_adapter(shape: Shape) -> Head:
     return ClosedForm(shape, adapter_64(shape.layers, shape.features), dropout=0.2, lr_scale=0.3)

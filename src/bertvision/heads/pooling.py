@@ -44,21 +44,13 @@ normalised_head(
     "learned-pooling-views", f"{_SUM}, every view, normalised states", LearnedPooling, reads="texts", cosines=True
 )
 normalised_head("learned-pooling-normalised", f"{_SUM}, normalised states", LearnedPooling, reads="tokens")
-raw_head(
-    "average-pooling",
-    "plain mean of all layers' [CLS] (or tokens)",
-    lambda _, features: AveragePooling(features),
-    source="ours",
-)
+raw_head("average-pooling", "plain mean of all layers", lambda _, features: AveragePooling(features), source="ours")
 normalised_head(
-    "last-layer-views",
-    "linear layer on every view of the last layer, as sentence encoders are used",
-    lambda _, features: LastLayer(features),
-    reads="texts",
+    "last-layer-views", "every view of the last layer", lambda _, features: LastLayer(features), reads="texts"
 )
 
 
-@register("last-layer", "ours", "linear layer on the last layer's [CLS] (or tokens): the usual probe, for comparison")
+@register("last-layer", "ours", "the last layer alone: the usual linear probe, for comparison")
 def last_layer(shape: Shape) -> Head:
     return Head(shape, LastLayer(shape.features))
 

@@ -1,4 +1,4 @@
-"""Kinds of answers: how each is learned, decoded and judged. A new kind is a new file that registers itself."""
+"""Kinds of answers: how each is learned, decoded and scored. A new kind is a new file that registers itself."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from bertvision.options import Request
 from bertvision.registry import Registry
 from bertvision.types import Examples, Windows
 
-RAW_THRESHOLD = 0.5  # answer nothing where no answer is likelier than the best answer
+RAW_THRESHOLD = 0.5  # no answer if that is likelier than the best answer
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Scores are learned with mean 0 and deviation 1, whatever unit the user's are in."""
+    """Scores are learned with mean 0 and standard deviation 1, in any unit of the user's."""
 
     mean: float = 0.0
     deviation: float = 1.0
@@ -36,16 +36,16 @@ class Scale:
 
 @dataclass(frozen=True)
 class Predictions:
-    """One model's answers on one split: (N, C) numbers to score and, for spans, the texts and what decided them."""
+    """One model's answers on one split: (N, C) numbers to score and, for spans, the texts and probabilities."""
 
     values: np.ndarray  # probabilities, a score, or for spans the quality of each answer (metrics/squad.py)
-    threshold: float | None = None  # above this probability of no answer, nothing is answered
-    texts: list[str] | None = None  # of the best spans, whether or not "no answer" was preferred
+    threshold: float | None = None  # an answer is withheld if its null probability is above this
+    texts: list[str] | None = None  # the best spans, even if withheld
     null_probabilities: np.ndarray | None = None
-    runners_up: list[str] | None = None  # second where the best span is given: another span, or no answer
+    runners_up: list[str] | None = None  # second to the best span: another span, or no answer
 
     def answers(self) -> list[str]:
-        """Texts, empty where "no answer" is likelier than the threshold allows."""
+        """Texts; empty where the probability of "no answer" is above the threshold."""
         assert self.texts is not None
         assert self.null_probabilities is not None
         limit = RAW_THRESHOLD if self.threshold is None else self.threshold
@@ -60,7 +60,7 @@ class Predictions:
 
 
 class Judge(Protocol):
-    """Knows the targets of one split."""
+    """Decodes and scores predictions for one split, whose targets it has."""
 
     kind: str
     targets: np.ndarray  # (N,)
@@ -69,15 +69,15 @@ class Judge(Protocol):
         """Decode outputs into one prediction per example. Without a threshold, the best one for this split is used."""
 
     def measure(self, values: np.ndarray, metric: str) -> float:
-        """The metric of predictions' values, weighted as selection needs it."""
+        """The metric of predictions' values, weighted for selection."""
 
     def loss(self, outputs: np.ndarray) -> float:
-        """Smooth and lower for better: greedy selection minimises it, and it breaks ties."""
+        """A smooth measure of error: greedy selection minimises it, and it breaks ties."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How one kind of answer is learned, decoded and judged."""
+    """How one kind of answer is learned, decoded and scored."""
 
     losses: Callable[[Tensor, Tensor], Tensor]  # logits (B, C), targets (B,) -> (B,)
     outputs: Callable[[Tensor, Scale], Tensor]  # logits (B, C) -> predictions (B, C)
@@ -88,13 +88,12 @@ kinds: Registry[Kind] = Registry("kind", __name__)
 
 
 def confined(logits: Tensor, places: Tensor | None) -> Tensor:
-    """Logits of spans, (B, T, 2), with no chance outside `places` (B, T); logits of other kinds as they are."""
+    """Logits of spans, (B, T, 2), with -inf outside `places` (B, T); logits of other kinds unchanged."""
     return logits if places is None else logits.masked_fill(~places[..., None], -torch.inf)
 
 
 def goodness(judge: Judge, outputs: np.ndarray, found: Predictions, metric: str) -> tuple[float, float]:
-    """What selection maximises: the metric and, between equals, minus the loss (accuracy on a few hundred examples
-    ties often)."""
+    """What selection maximises: the metric, with ties, which are common on few examples, broken by the loss."""
     if not np.isfinite(outputs).all():
         return -np.inf, -np.inf
     return round(judge.measure(found.values, metric), 9), -judge.loss(outputs)

@@ -13,7 +13,7 @@ from bertvision.types import Examples, Windows
 
 
 class LabelJudge:
-    """Judges classes and scores."""
+    """Scores classes and numbers."""
 
     def __init__(self, examples: Examples, windows: Windows, options: Request, *, kind: str) -> None:
         assert examples.targets is not None
@@ -33,8 +33,10 @@ class LabelJudge:
 
 
 def per_example(outputs: np.ndarray, windows: Windows) -> np.ndarray:
-    """Predictions of windows as predictions of examples: the window with the highest probability of the last class
-    speaks for its example, so a question is answerable if any window says so."""
+    """Predictions of examples from those of windows.
+
+    The window with the highest probability of the last class decides, so a question is answerable if any window is.
+    """
     if len(windows) == windows.examples[-1] + 1:
         return outputs
     order = np.lexsort((outputs[:, -1], windows.examples))

@@ -1,7 +1,10 @@
-"""Kind `span`: an answer is a piece of the context. From the probability of each token to start or end the answer, to
-the best spans, and to their scores by the official SQuAD 2.0 metric."""
+"""Kind `span`: an answer is a piece of the context.
+
+From each token's probability to start or end the answer, to the best spans, to scores by the official SQuAD 2.0 metric.
+"""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from torch import Tensor
@@ -12,8 +15,8 @@ from bertvision.metrics.squad import METRICS, Gold, qualities, tune
 from bertvision.options import Request
 from bertvision.types import Examples, Windows
 
-LEAST = 1e-30  # probabilities below count as this: its logarithm is finite
-ALTERNATIVES = 20  # spans among which n-best probabilities are shared out
+LEAST = 1e-30  # smaller probabilities count as this, so that logarithms are finite
+ALTERNATIVES = 20  # spans that share the probability of n-best answers
 
 
 @dataclass(frozen=True)
@@ -23,33 +26,34 @@ class Spans:
     starts: np.ndarray  # in the context's characters; -1 where there are fewer than K spans
     ends: np.ndarray
     scores: np.ndarray  # log p(start) + log p(end)
-    nulls: np.ndarray  # (N,) the same of "no answer", in the window where that is least likely
+    nulls: np.ndarray  # (N,) the same for "no answer", in the window where that is least likely
 
     @property
     def null_probabilities(self) -> np.ndarray:
-        """(N,) no answer against the best one."""
+        """(N,) of "no answer" against the best span."""
         best = np.maximum(self.scores[:, 0], 2 * np.log(LEAST))
         return 1 / (1 + np.exp(np.clip(best - self.nulls, -700, 700)))
 
     def texts(self, examples: Examples) -> list[str]:
         """The best span of each example as text."""
-        assert examples.second_texts is not None
-        places = zip(examples.second_texts, self.starts[:, 0], self.ends[:, 0], strict=True)
-        return [context[start:end] if start >= 0 else "" for context, start, end in places]
+        return self._texts(examples, np.zeros(len(examples), dtype=int), self.starts[:, 0] >= 0)
 
     def runners_up(self, examples: Examples) -> list[str]:
-        """What would come after the best span of each example: another place's text, or nothing where no answer is
-        likelier than that."""
-        assert examples.second_texts is not None
+        """The second best answer of each example: another span, or an empty text if "no answer" is likelier."""
         others = (self.starts != self.starts[:, :1]) | (self.ends != self.ends[:, :1])
         others &= (self.starts >= 0) & (self.scores > self.nulls[:, None])
-        found = others.argmax(1)  # spans are in order
-        rows = zip(examples.second_texts, others.any(1), found, self.starts, self.ends, strict=True)
-        return [context[starts[i] : ends[i]] if any_ else "" for context, any_, i, starts, ends in rows]
+        return self._texts(examples, others.argmax(1), others.any(1))  # the first: spans are in order
+
+    def _texts(self, examples: Examples, chosen: np.ndarray, found: np.ndarray) -> list[str]:
+        """The text of one span per example; empty where none was found."""
+        assert examples.second_texts is not None
+        rows = np.arange(len(chosen))
+        places = zip(examples.second_texts, self.starts[rows, chosen], self.ends[rows, chosen], found, strict=True)
+        return [context[start:end] if any_ else "" for context, start, end, any_ in places]
 
 
 class SpanJudge:
-    """Judges answers in contexts by the official SQuAD 2.0 metric."""
+    """Scores answers by the official SQuAD 2.0 metric."""
 
     kind = "span"
 
@@ -63,7 +67,7 @@ class SpanJudge:
         self.weights = _weights(self.targets, options.null_share)
 
     def predictions(self, outputs: np.ndarray, threshold: float | None = None) -> Predictions:
-        # Windows overlap: each of an example's windows may repeat the best span before the second best comes.
+        # Windows overlap: all windows of an example may give the best span before the second best appears.
         found = decode(outputs, self.windows, self.options, top=1 + int(np.bincount(self.windows.examples).max()))
         texts, nulls = found.texts(self.examples), found.null_probabilities
         answered = qualities(self.golds, texts)
@@ -97,7 +101,7 @@ def decode(outputs: np.ndarray, windows: Windows, options: Request, top: int = 1
 
 
 def _weights(targets: np.ndarray, null_share: float) -> np.ndarray:
-    """Weights of questions with which `null_share` of them have no answer."""
+    """Weights with which a share `null_share` of the questions has no answer."""
     answerable = targets.mean()
     if answerable in (0, 1):
         return np.ones(len(targets))
@@ -105,13 +109,12 @@ def _weights(targets: np.ndarray, null_share: float) -> np.ndarray:
 
 
 def best_spans(outputs: np.ndarray, windows: Windows, answer_length: int, top: int = 1) -> Spans:
-    """Start <= end, at most `answer_length` tokens, only inside the context, over all windows of an example.
+    """The best spans over all windows of an example: in the context, start <= end, at most `answer_length` tokens.
 
     `outputs` (all tokens, 2) are probabilities to start and to end. The k best spans have at most k different starts,
-    so it is enough to look at all ends of the k best starts.
+    so it is enough to try all ends of the k best starts.
     """
-    assert windows.characters is not None
-    logs = np.log(np.maximum(outputs, LEAST)).astype(np.float64)
+    logs = _logs(outputs)
     logs[windows.segments != 2] = -np.inf
     owner = np.repeat(np.arange(len(windows)), windows.lengths)  # token -> window
     best = _best_per_start(logs, owner, answer_length)
@@ -121,53 +124,42 @@ def best_spans(outputs: np.ndarray, windows: Windows, answer_length: int, top: i
     ends = np.minimum(ends, len(owner) - 1)
     inside &= owner[ends] == owner[starts][:, :, None]
     scores = np.where(inside, logs[starts, 0][:, :, None] + logs[ends, 1], -np.inf).reshape(len(starts), -1)
-    order = np.argsort(-scores, axis=1, kind="stable")[:, : max(1, top * 2)] if top > 1 else scores.argmax(1)[:, None]
+    order = np.argsort(-scores, axis=1, kind="stable")[:, : 2 * top] if top > 1 else scores.argmax(1)[:, None]
     rows = np.arange(len(starts))[:, None]
     first, last = starts[rows, order // answer_length], ends.reshape(len(starts), -1)[rows, order]
-    scores = scores[rows, order]
-    found = np.isfinite(scores)
-    return Spans(
-        starts=np.where(found, windows.characters[first, 0], -1),
-        ends=np.where(found, windows.characters[last, 1], -1),
-        scores=scores,
-        nulls=_nulls(outputs, windows),
-    )
+    at_cls = _logs(outputs[windows.offsets[:-1]]).sum(1)
+    nulls = np.minimum.reduceat(at_cls, np.flatnonzero(np.diff(windows.examples, prepend=-1)))
+    return _spans(windows, first, last, scores[rows, order], nulls)
 
 
 def argmax_spans(outputs: np.ndarray, windows: Windows) -> Spans:
-    """The paper's decoding: start and end each at their most probable token of a window, unrelated to one another; an
-    end before its start, or either at [CLS], means no answer. The most probable answer of an example's windows wins."""
-    assert windows.characters is not None
-    outputs = np.nan_to_num(outputs)  # a head that has diverged says nothing
-    first = np.arange(len(windows))
-    found = []
-    for column in (0, 1):
-        values = outputs[:, column]
-        highest = np.maximum.reduceat(values, windows.offsets[:-1])
-        owner = np.repeat(first, windows.lengths)
-        hits = np.flatnonzero(values == highest[owner])
-        found.append(hits[np.unique(owner[hits], return_index=True)[1]])
-    starts, ends = found
-    scores = np.log(np.maximum(outputs[starts, 0], LEAST)) + np.log(np.maximum(outputs[ends, 1], LEAST))
+    """The paper's decoding: start and end are the most probable tokens of a window, each on its own.
+
+    An end before its start, or either at [CLS], means no answer. The most probable answer of all windows wins.
+    """
+    outputs = np.nan_to_num(outputs)  # a head that diverged gives no answer
+    parts = list(pairwise(windows.offsets))
+    starts, ends = (np.array([low + column[low:high].argmax() for low, high in parts]) for column in outputs.T)
     answered = (windows.segments[starts] == 2) & (windows.segments[ends] == 2) & (ends >= starts)
-    scores = np.where(answered, scores, -np.inf)
-    count = windows.examples[-1] + 1
-    chosen = _top_per_example(scores, windows.examples, count, 1)[:, 0]  # a window each
-    real = answered[chosen]
-    nulls = np.where(real, -np.inf, 0.0)  # all or nothing: this decoding weighs no answer against another
-    return Spans(
-        starts=np.where(real, windows.characters[starts[chosen], 0], -1)[:, None],
-        ends=np.where(real, windows.characters[ends[chosen], 1], -1)[:, None],
-        scores=np.where(real, scores[chosen], -np.inf)[:, None],
-        nulls=nulls,
-    )
+    scores = np.where(answered, _logs(outputs[starts, 0]) + _logs(outputs[ends, 1]), -np.inf)
+    chosen = _top_per_example(scores, windows.examples, windows.examples[-1] + 1, 1)  # (N, 1) windows
+    nulls = np.where(answered[chosen[:, 0]], -np.inf, 0.0)  # all or nothing: no comparison with "no answer"
+    return _spans(windows, starts[chosen], ends[chosen], scores[chosen], nulls)
+
+
+def _spans(windows: Windows, first: np.ndarray, last: np.ndarray, scores: np.ndarray, nulls: np.ndarray) -> Spans:
+    """Spans from their first and last tokens, (N, K); a score of -inf is no span."""
+    assert windows.characters is not None
+    found = np.isfinite(scores)
+    starts, ends = windows.characters[first, 0], windows.characters[last, 1]
+    return Spans(np.where(found, starts, -1), np.where(found, ends, -1), scores, nulls)
 
 
 def n_best(spans: Spans, row: int, context: str, top: int) -> tuple[float, list[dict[str, object]]]:
-    """(probability of no answer, the best different answers with theirs): shares of e^score among all of them."""
+    """The probability of no answer, and the best different answers with theirs: shares of e^score."""
     seen: dict[tuple[int, int], float] = {}
     for start, end, score in zip(spans.starts[row], spans.ends[row], spans.scores[row], strict=True):
-        if start >= 0 and (int(start), int(end)) not in seen:  # windows overlap: the same place may be found twice
+        if start >= 0 and (int(start), int(end)) not in seen:  # overlapping windows may repeat a span
             seen[int(start), int(end)] = float(score)
     scores = np.array([spans.nulls[row], *seen.values()])
     shares = np.exp(scores - scores.max())
@@ -180,7 +172,7 @@ def n_best(spans: Spans, row: int, context: str, top: int) -> tuple[float, list[
 
 
 def _best_per_start(logs: np.ndarray, owner: np.ndarray, answer_length: int) -> np.ndarray:
-    """(all tokens,) the worth of the best span that starts at each token."""
+    """(all tokens,) the score of the best span that starts at each token."""
     best = np.full(len(logs), -np.inf)
     for length in range(min(answer_length, len(logs))):
         stop = len(logs) - length
@@ -200,14 +192,12 @@ def _top_per_example(values: np.ndarray, examples: np.ndarray, count: int, top: 
     return chosen
 
 
-def _nulls(outputs: np.ndarray, windows: Windows) -> np.ndarray:
-    at_cls = np.log(np.maximum(outputs[windows.offsets[:-1]], LEAST)).astype(np.float64).sum(1)
-    starts = np.flatnonzero(np.diff(windows.examples, prepend=-1))
-    return np.minimum.reduceat(at_cls, starts)
+def _logs(outputs: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(outputs, LEAST)).astype(np.float64)
 
 
 def _losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Logits (B, T, 2), targets (B, 2): the token where the answer starts and the one where it ends."""
+    """Logits (B, T, 2), targets (B, 2): the tokens where the answer starts and ends."""
     return functional.cross_entropy(logits, targets, reduction="none").mean(1)
 
 

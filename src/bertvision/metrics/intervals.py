@@ -1,4 +1,4 @@
-"""Bootstrap intervals of one model's score, and of the difference between two models on the same examples."""
+"""Bootstrap intervals of a model's score, and of the difference between two models on the same examples."""
 
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -61,7 +61,7 @@ def interval(values: np.ndarray) -> tuple[float, float]:
 
 @lru_cache(maxsize=20)
 def _weights(examples: int, first: int) -> np.ndarray:
-    """(100, N): how often each example is drawn in resamples `first` to `first + 99`; in parts, to bound memory."""
+    """(100, N): how often each example is drawn in resamples `first` to `first + 99`. Blocks of 100 bound memory."""
     random = np.random.default_rng([examples, first])
     draws = random.integers(0, examples, (100, examples))
     return np.stack([np.bincount(row, minlength=examples) for row in draws]).astype(np.float32)

@@ -1,8 +1,8 @@
-"""SQuAD 2.0's metric as its official evaluation computes it, by hand because no library has it.
+"""SQuAD 2.0's metric as its official evaluation computes it, written by hand because no library has it.
 
-A prediction's quality per question is (exact, f1) between 0 and 1; scores of a whole set are means of these. The traps
-(docs of the official script are none): punctuation goes before articles, only ASCII punctuation goes, golds that
-normalise to nothing do not count, a question is nulled only where its probability is *above* the threshold.
+The quality of a prediction is (exact, f1), between 0 and 1; scores of a set are means of these. Details that the
+official script does not document: punctuation is removed before articles, and only ASCII punctuation; right answers
+that normalise to nothing do not count; an answer is withheld only if its null probability is *above* the threshold.
 """
 
 import re
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertvision.metrics.glue import Array, Metric
+from bertvision.metrics.glue import Array, Metric, ratio
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-# Of the predictions that are scored, (N, 5): with the tuned threshold, with one half, and of the best span in any case.
+# Qualities per question, (N, 5): with the tuned threshold, with one half, and of the best span even if withheld.
 COLUMNS = ("exact", "f1", "raw_exact", "raw_f1", "found_f1")
 
 
@@ -27,7 +27,7 @@ def normalise(text: str) -> str:
 
 @dataclass(frozen=True)
 class Gold:
-    """The right answers to one question, normalised; none where it has no answer."""
+    """The right answers to one question, normalised; one empty text if it has no answer."""
 
     answerable: bool
     texts: tuple[str, ...]
@@ -38,7 +38,7 @@ class Gold:
         return cls(bool(answers), kept or ("",))
 
     def quality(self, prediction: str) -> tuple[float, float]:
-        """(exact, f1) against the gold that fits best."""
+        """(exact, f1) against the right answer that fits best."""
         normal = normalise(prediction)
         exact = float(normal in self.texts)
         return exact, 1.0 if exact else max(_f1(text.split(), normal.split()) for text in self.texts)
@@ -60,18 +60,18 @@ def qualities(golds: Sequence[Gold], predictions: Sequence[str]) -> Array:
 
 
 def tune(null_probabilities: Array, answered: Array, unanswered: Array, weights: Array) -> float:
-    """The threshold that makes the weighted mean of one quality highest: above it a question counts as unanswerable.
+    """The threshold that maximises the weighted mean of one quality: above it a question counts as unanswerable.
 
-    `answered` and `unanswered` (N,) are the qualities with the span and with no answer. Half way between two questions,
-    so that neither is decided by rounding; 0 or less (nothing is answered) only where that is really best.
+    `answered` and `unanswered` (N,) are the qualities with the span and with no answer. The threshold is half-way
+    between two questions, so that rounding decides neither. It is 0 or less only if answering nothing is strictly best.
     """
     order = np.argsort(null_probabilities, kind="stable")
     gains = np.concatenate([[0.0], np.cumsum((weights * (answered - unanswered))[order])])
     ordered = null_probabilities[order]
-    # Questions of equal probability are decided alike: a cut between them is none.
+    # Questions of equal probability get the same decision: no cut between them.
     possible = np.concatenate([[True], ordered[1:] > ordered[:-1], [True]])
     masked = np.where(possible, gains, -np.inf)
-    cut = len(gains) - 1 - int(np.argmax(masked[::-1]))  # of equal cuts the one that answers most
+    cut = len(gains) - 1 - int(np.argmax(masked[::-1]))  # of equal cuts, the one that answers most
     if cut == 0:
         return 0.0 if ordered[0] > 0 else -1.0
     return 1.0 if cut == len(ordered) else float((ordered[cut - 1] + ordered[cut]) / 2)
@@ -84,18 +84,18 @@ def report(
     threshold: float = 1.0,
 ) -> dict[str, float]:
     """The official evaluation's output, with its keys: percentages, summed in the data's order."""
-    nulls = null_probabilities if null_probabilities is not None else dict.fromkeys(predictions, 0.0)
+    nulls = null_probabilities or dict.fromkeys(predictions, 0.0)
     known = {name: Gold.of(answers) for name, answers in golds.items()}
     raw = {name: gold.quality(predictions[name]) for name, gold in known.items()}
     kept = {
         name: (float(not known[name].answerable),) * 2 if nulls[name] > threshold else quality
         for name, quality in raw.items()
     }
-    result = _means("", kept, list(known))
-    for prefix, answerable in (("HasAns_", True), ("NoAns_", False)):
-        names = [name for name, gold in known.items() if gold.answerable is answerable]
-        if names:
-            result |= _means(prefix, kept, names)
+    result: dict[str, float] = {}
+    for prefix, groups in (("", (True, False)), ("HasAns_", (True,)), ("NoAns_", (False,))):
+        if chosen := [kept[name] for name, gold in known.items() if gold.answerable in groups]:
+            exact, f1 = (100.0 * sum(column) / len(chosen) for column in zip(*chosen, strict=True))
+            result |= {f"{prefix}exact": exact, f"{prefix}f1": f1, f"{prefix}total": len(chosen)}
     if null_probabilities is not None:
         for column, key in enumerate(("exact", "f1")):
             best, at = _best_threshold(known, predictions, nulls, {name: q[column] for name, q in raw.items()})
@@ -103,21 +103,13 @@ def report(
     return result
 
 
-def _means(prefix: str, scores: Mapping[str, tuple[float, ...]], names: list[str]) -> dict[str, float]:
-    total = len(names)
-    exact, f1 = (100.0 * sum(scores[name][column] for name in names) / total for column in (0, 1))
-    return {f"{prefix}exact": exact, f"{prefix}f1": f1, f"{prefix}total": total}
-
-
 def _best_threshold(
     golds: Mapping[str, Gold], predictions: Mapping[str, str], nulls: Mapping[str, float], scores: Mapping[str, float]
 ) -> tuple[float, float]:
-    """From "nothing is answered" on, answer one question more at a time, the likeliest to have an answer first."""
+    """Start with no question answered and answer one more at a time, by increasing null probability."""
     current: float = sum(not gold.answerable for gold in golds.values())
     best, at = current, 0.0
-    for name in sorted(nulls, key=lambda name: nulls[name]):
-        if name not in scores:
-            continue
+    for name in sorted((name for name in nulls if name in scores), key=lambda name: nulls[name]):
         current += scores[name] if golds[name].answerable else -1 if predictions[name] else 0
         if current > best:
             best, at = current, nulls[name]
@@ -130,17 +122,13 @@ def _mean_of(column: str, answerable: int | None = None) -> Metric:
 
     def weighted(decisions: Array, targets: Array, weights: Array, classes: int) -> Array:
         used = weights if answerable is None else weights * (targets == answerable)
-        total = used.sum(1)
-        return np.divide(used @ decisions[:, index], total, out=np.zeros(len(total)), where=total > 0)
+        return ratio(used @ decisions[:, index], used.sum(1))
 
-    def value(decisions: Array, targets: Array, classes: int) -> float:
-        return float(weighted(decisions, targets, np.ones((1, len(targets))), classes)[0])
-
-    return Metric(value, weighted)
+    return Metric(weighted)
 
 
 def defined(metric: str, targets: Array) -> bool:
-    """A mean over questions with (or without) an answer says something only where there are any."""
+    """Whether there are questions for the metric: some with, or some without an answer."""
     if metric.startswith("NoAns"):
         return not targets.all()
     return bool(targets.any()) or not metric.startswith(("HasAns", "found"))

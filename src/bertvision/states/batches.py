@@ -1,11 +1,11 @@
-"""Which examples go together: batches of similar length, in an order that depends on seed and epoch only."""
+"""Batches of examples of similar length, in an order that depends on seed and epoch only."""
 
 import numpy as np
 import torch
 
-TOKENS = 2**15 if torch.cuda.is_available() else 2**11  # in a batch that is only read; two cores gain nothing by more
+TOKENS = 2**15 if torch.cuda.is_available() else 2**11  # in a batch without training; on two cores more does not help
 MOST = 128
-POOL = 50  # batches' worth of examples that are sorted by length together; larger pads less and mixes less
+POOL = 50  # batches of examples that are sorted by length together; larger pads less and shuffles less
 
 
 def bucketed(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
@@ -22,9 +22,9 @@ def bucketed(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> lis
 
 
 def by_length(lengths: np.ndarray) -> list[np.ndarray]:
-    """All examples once, longest first, for passes where order does not matter: the memory peak comes at once.
+    """All examples once, longest first, so that memory peaks at the start.
 
-    As many in a batch as make TOKENS with their padding: short texts go in large batches, long ones waste little.
+    A batch has at most TOKENS tokens with padding: short texts come in large batches, long ones waste little.
     """
     order, batches, first = np.argsort(-lengths, kind="stable"), [], 0
     while first < len(order):
@@ -35,6 +35,6 @@ def by_length(lengths: np.ndarray) -> list[np.ndarray]:
 
 
 def padding_share(lengths: np.ndarray, batches: list[np.ndarray]) -> float:
-    """Share of all computed positions that are padding."""
+    """The share of computed positions that are padding."""
     padded = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
     return 1 - float(lengths.sum()) / padded

@@ -98,7 +98,7 @@ def _normalised(values: Tensor) -> Tensor:
 
 
 def pooling_weights(mask: Tensor, segments: Tensor, pairs: bool) -> Tensor:
-    """(B, V, T): each row averages the tokens of one view, so that pooling is one matrix product per layer.
+    """(B, V, T): each row averages the tokens of one view. Pooling is then one matrix product per layer.
 
     `segments` is 1 in the first text, 2 in the second and 0 in special tokens and padding.
     """
@@ -122,6 +122,6 @@ def pool(layers: Sequence[Tensor], weights: Tensor) -> Tensor:
 
 
 def joined(first: Tensor, second: Tensor) -> Tensor:
-    """Views of two texts that were encoded alone, (B, L, 2, D) each, as the four views of a pair."""
+    """The four views of a pair from the views of two separate texts, (B, L, 2, D) each."""
     cls, mean = (first + second).div(2).unbind(2)
     return torch.stack([cls, mean, first[:, :, 1], second[:, :, 1]], 2)

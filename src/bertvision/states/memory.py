@@ -17,8 +17,8 @@ from bertvision.states.batches import by_length
 from bertvision.states.hidden import TOKENS, HiddenStates, places_of
 from bertvision.states.passes import Reads, clean_pass
 
-MEMORY_SHARE = 1 / 3  # of the free memory; larger states go to a temporary file
-TOKEN_BYTES = 8 * 2**30  # of token states at most, e.g. of 9,000 SQuAD questions and a 6-layer encoder
+MEMORY_SHARE = 1 / 3  # of free memory; larger states go to a temporary file
+TOKEN_BYTES = 8 * 2**30  # the most that token states take, e.g. of 9,000 SQuAD questions and a 6-layer encoder
 
 Tick = Callable[[int], object]
 
@@ -46,7 +46,7 @@ def collect(encoder: Encoder, encoded: Encoded, reads: Reads, way: str, tick: Ti
 
 @dataclass(frozen=True)
 class TokenStates:
-    """States of every token and layer of some windows, un-padded; `take` makes padded batches of them."""
+    """States of every token and layer of some windows, without padding; `take` makes padded batches."""
 
     flat: Tensor  # (all tokens, L, D) float16
     segments: Tensor  # (all tokens,)
@@ -72,14 +72,13 @@ class TokenStates:
 
 
 def token_budget(encoder: Encoder) -> int:
-    """How many tokens' states may be kept in memory: a fixed number, so that a run can be repeated, unless the machine
-    has less memory than that."""
+    """How many tokens' states to keep in memory: a fixed number, so that runs repeat, unless memory is smaller."""
     room = min(TOKEN_BYTES, int(psutil.virtual_memory().available * 2 / 3))
     return room // (2 * encoder.layers * encoder.features)
 
 
 def collect_tokens(encoder: Encoder, encoded: Encoded, seed: int, tick: Tick = nothing) -> TokenStates:
-    """Every token's states of as many windows as memory allows, drawn at random if that is not all of them."""
+    """Every token's states of as many windows as fit in memory; a random sample if not all fit."""
     windows = encoded.together
     order = np.random.default_rng([seed, len(windows)]).permutation(len(windows))
     fitting = int(np.searchsorted(np.cumsum(windows.lengths[order]), token_budget(encoder), "right"))
@@ -100,12 +99,12 @@ def collect_tokens(encoder: Encoder, encoded: Encoded, seed: int, tick: Tick = n
 
 
 def _room(shape: tuple[int, ...]) -> Tensor:
-    """An empty float32 tensor: in memory or, if it would take too much of that, in a temporary file."""
+    """An empty float32 tensor, in memory or, if it is too large, in a temporary file."""
     size = 4 * int(np.prod(shape))
     if size < psutil.virtual_memory().available * MEMORY_SHARE:
         return torch.empty(shape)
     with tempfile.TemporaryFile() as file:
-        # Reserved, not just promised: a full disk must be an error here and not a bus error while writing.
+        # Reserve the space: a full disk must be an error here, not a bus error while writing.
         os.posix_fallocate(file.fileno(), 0, size) if hasattr(os, "posix_fallocate") else file.truncate(size)
-        pages = mmap.mmap(file.fileno(), size)  # lives on after the file is closed, and vanishes with the tensor
+        pages = mmap.mmap(file.fileno(), size)  # outlives the closed file and is freed with the tensor
     return torch.frombuffer(pages, dtype=torch.float32).view(shape)

@@ -1,5 +1,7 @@
-"""The pass: an encoder runs over windows without gradients. Everything that reads states of an encoder at rest
-(collecting, recomputing, extracting, answering, analysing) is an adapter on it."""
+"""The pass: an encoder runs over windows without gradients.
+
+Everything that reads states of a frozen encoder (collecting, recomputing, extracting, answering, analysing) builds on it.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -26,7 +28,7 @@ from bertvision.states.hidden import (
 
 @dataclass(frozen=True)
 class Reads:
-    """What is kept of a forward pass: pooled views, of pairs four, or every token; of these layers, or of all."""
+    """What to keep of a forward pass: pooled views (four for pairs) or every token, of some or all layers."""
 
     paired: bool = False
     tokens: bool = False
@@ -35,15 +37,15 @@ class Reads:
 
 @dataclass(frozen=True)
 class Step:
-    """One batch of a pass: which windows, their hidden states and, where there is one, the encoder's own answer."""
+    """One batch of a pass: the windows, their hidden states and, if any, the encoder's own logits."""
 
     rows: np.ndarray
     states: HiddenStates
-    logits: Tensor | None = None  # (B, C), or of spans (B, T, 2); none of separate texts
+    logits: Tensor | None = None  # (B, C), for spans (B, T, 2); none for separate texts
 
 
 def default_device() -> torch.device:
-    # Without CUDA: the CPU, the only other device whose random state is kept for --resume.
+    # Without CUDA: the CPU, the only other device whose random state --resume restores.
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -58,16 +60,16 @@ def clean_pass(
     precision: torch.dtype = torch.float32,
     device: torch.device | None = None,
 ) -> Iterator[Step]:
-    """Run the encoder over windows, in these batches or over all of them, longest first.
+    """Run the encoder over windows.
 
     Args:
         encoder: Moved to `device` if one is given; put into evaluation mode for the pass.
         encoded: The tokenised examples.
         reads: What to keep of each forward pass.
         way: Read pairs `joint` or `separate`.
-        batches: Rows of each batch. Default: all rows, in batches of similar length.
-        depth: Transformer layers to compute. Layers above are zeros, and logits mean nothing.
-        precision: bfloat16 or float16 run the encoder under autocast; states are float32 in any case.
+        batches: Rows of each batch. Default: all rows, in batches of similar length, longest first.
+        depth: Transformer layers to compute. Layers above are zeros, and logits are meaningless.
+        precision: bfloat16 or float16 run the encoder under autocast; states are always float32.
         device: Where to compute. Default: where the encoder is.
     """
     if device is not None:
@@ -78,7 +80,7 @@ def clean_pass(
     try:
         with encoder.up_to(encoder.layers - 1 if depth is None else depth):
             for rows in batches:
-                # Only here, not around `yield`: the caller may train heads on what it gets.
+                # Not around `yield`: the caller may train heads on the states.
                 with torch.no_grad(), _autocast(encoder, precision):
                     step = _step(encoder, encoded, reads, way, rows, depth)
                 yield step
@@ -95,7 +97,7 @@ def _step(encoder: Encoder, encoded: Encoded, reads: Reads, way: str, rows: np.n
     for windows in encoded.texts(way):
         batch = encoder.batch(windows, rows)
         logits, layers, pooled = encoder(batch.inputs)
-        if depth is not None:  # layers that were not computed stand as zeros: nobody reads them
+        if depth is not None:  # layers that are not computed are zeros; no head reads them
             layers = layers[: depth + 1]
             layers += (torch.zeros_like(layers[0]),) * (encoder.layers - len(layers))
         found.append(read(batch, layers, pooled, Reads(reads.paired and way == JOINT, reads.tokens)))
@@ -105,7 +107,7 @@ def _step(encoder: Encoder, encoded: Encoded, reads: Reads, way: str, rows: np.n
 
 
 def read(batch: Batch, layers: Sequence[Tensor], pooled: Tensor | None, reads: Reads) -> HiddenStates:
-    """What heads read of one forward pass: pooled views, or every token with zeros in padding."""
+    """What heads read of a forward pass: pooled views, or every token, with zeros in padding."""
     if reads.tokens:
         stacked = torch.stack([layer.float() for layer in layers], 1)
         stacked *= batch.mask[:, None, :, None]
@@ -115,7 +117,7 @@ def read(batch: Batch, layers: Sequence[Tensor], pooled: Tensor | None, reads: R
 
 
 def _paired(first: HiddenStates, second: HiddenStates) -> HiddenStates:
-    """The four views of a pair, from each text encoded alone, as sentence encoders do."""
+    """The four views of a pair whose texts are encoded separately, as sentence encoders do."""
     pooled = None
     if first.pooled is not None and second.pooled is not None:
         pooled = (first.pooled + second.pooled) / 2

@@ -1,6 +1,7 @@
-"""Where training and answering get hidden states from: memory, a store, or the encoder again."""
+"""Sources of hidden states for training and answering: memory, a store, or the encoder itself."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -16,8 +17,8 @@ from bertvision.states.passes import Reads, Step, clean_pass
 from bertvision.stores.reader import Store, StoredBatch
 
 BATCH_SIZE = 32
-TOKEN_BATCH_SIZE = 16  # windows of tokens, each of which is a hundred small examples
-PLAIN_ROWS = 512  # of a pass that trains nothing
+TOKEN_BATCH_SIZE = 16  # windows of tokens, each with about a hundred tokens to learn from
+PLAIN_ROWS = 512  # in a batch that trains nothing
 
 
 class Source(Protocol):
@@ -25,7 +26,7 @@ class Source(Protocol):
         """Batches in this many epochs."""
 
     def epoch(self, number: int) -> Iterator[Step]:
-        """All windows once, in an order that depends on the seed and the number; asked for one after the other."""
+        """All windows once, in an order that depends on the seed and the number. Call it with 0, 1, 2, ... in turn."""
 
     def plain(self) -> Iterator[Step]:
         """All windows once, in any order and in larger batches."""
@@ -57,17 +58,20 @@ class Memory:
         return (Step(rows.numpy(), self.states.take(rows)) for rows in batches)
 
 
+@dataclass
 class Recompute:
-    """States that the encoder, which stays as it is, computes whenever they are asked for; nothing is kept."""
+    """States that a frozen encoder computes each time they are needed; nothing is kept."""
 
-    def __init__(
-        self, encoder: Encoder, encoded: Encoded, reads: Reads, seed: int, *, way: str = JOINT, depth: int | None = None
-    ) -> None:
-        """`depth`: transformer layers to compute, if no head reads those above."""
-        self.encoder, self.encoded, self.reads, self.seed, self.way, self.depth = (
-            *(encoder, encoded, reads, seed, way, depth),
-        )
-        self.size = TOKEN_BATCH_SIZE if reads.tokens else BATCH_SIZE
+    encoder: Encoder
+    encoded: Encoded
+    reads: Reads
+    seed: int
+    way: str = JOINT
+    depth: int | None = None  # transformer layers to compute, if no head reads those above
+
+    @property
+    def size(self) -> int:
+        return TOKEN_BATCH_SIZE if self.reads.tokens else BATCH_SIZE
 
     def steps(self, epochs: int) -> int:
         return epochs * -(-len(self.encoded) // self.size)
@@ -79,7 +83,7 @@ class Recompute:
         return self.some(np.arange(len(self.encoded)))
 
     def some(self, rows: np.ndarray) -> Iterator[Step]:
-        """These windows once."""
+        """The given windows once."""
         return self._steps([rows[order] for order in by_length(self.encoded.lengths(self.way)[rows])])
 
     def _steps(self, batches: list[np.ndarray]) -> Iterator[Step]:
@@ -111,7 +115,7 @@ class Stored:
 
 
 def states_of(batch: StoredBatch, store: Store) -> HiddenStates:
-    """A batch of a store as heads read it."""
+    """A batch of a store in the form that heads read."""
     header = store.header
     if not header.tokens:
         return HiddenStates(batch.hidden, tuple(header.views), batch.pooled)
