@@ -10,6 +10,8 @@ from bertvision.cli.app import Debug, Json, app, print_json, taking_options
 from bertvision.cli.storing import Repair, print_info, store_app
 from bertvision.errors import UserError
 
+WRITE = "Markdown file to put the tables in, between two comments that are added if missing. Figures go beside it."
+
 
 @app.command()
 @taking_options("data", "backbone", "limit", "dev_limit", "epochs")
@@ -20,12 +22,7 @@ def reproduce(
     out: Annotated[
         str, typer.Option(help="Folder of the runs. Finished ones are reused, others resumed.")
     ] = "runs/reproduce",
-    write: Annotated[
-        Path | None,
-        typer.Option(
-            help="Markdown file to put the tables in, between two comments that are added if missing. Figures go beside it."
-        ),
-    ] = None,
+    write: Annotated[Path | None, typer.Option(help=WRITE)] = None,
     json: Json = False,
     debug: Debug = False,
     **scale: Any,
@@ -40,8 +37,7 @@ def reproduce(
         raise UserError(f"--write must be a file in an existing folder; got '{write}'.")
     from bertvision.analysis import Table
     from bertvision.progress import Progress
-    from bertvision_paper import drawing
-    from bertvision_paper.document import write as write_tables
+    from bertvision_paper import document, drawing
     from bertvision_paper.plan import Plan
     from bertvision_paper.tables import reproduce as run_experiments
 
@@ -50,16 +46,10 @@ def reproduce(
         drawing.check()
     shown = run_experiments(what, plan, Progress(quiet=json))
     if write is not None:
-        scale["backbone"] = Path(scale["backbone"]).name
-        given = [
-            f"--{name.replace('_', '-')} {value}"
-            for name, value in scale.items()
-            if value is not None and name != "data"
-        ]
-        command = " ".join(["bertvision reproduce", what, "--data FOLDER", *given, f"--seeds {seeds}"])
-        write_tables(
-            write, f"reproduce {what} {scale['backbone']}", command + (f" --heads {heads}" if heads else ""), shown
-        )
+        name = Path(plan.backbone).name
+        given = scale | {"data": "FOLDER", "backbone": name, "seeds": seeds, "heads": heads}
+        options = [f"--{key.replace('_', '-')} {value}" for key, value in given.items() if value is not None]
+        document.write(write, f"reproduce {what} {name}", " ".join(["bertvision reproduce", what, *options]), shown)
     tables = [table for table in shown if isinstance(table, Table)]
     if json:
         print_json([asdict(table) for table in tables])

@@ -9,38 +9,55 @@ from bertvision.heads.dropout import Dropout
 from bertvision.heads.tokens import OverTokens
 
 
-class FeatureConvolution(Body):
-    """(B, L, V, D) -> (B, V, filters * length): convolutions along the features of one token, with layers as channels.
+class AlongFeatures(Body):
+    """The frame: each view on its own, with layers as channels and features as the length."""
 
-    `kernels` are (size, stride, dilation). Where features run out (small encoders) a kernel shrinks to what is left.
+    def forward(self, layers: Tensor) -> Tensor:
+        found = self.convolve(layers.transpose(1, 2).flatten(0, 1))
+        return found.reshape(len(layers), -1, self.width)
+
+    def convolve(self, found: Tensor) -> Tensor:
+        """(B * V, L, D) -> (B * V, ...), `width` values in all"""
+        raise NotImplementedError
+
+
+class FeatureConvolution(AlongFeatures):
+    """(B, L, V, D) -> (B, V, 128 * length): convolutions of 128 filters along features.
+
+    `kernels` are (size, stride, dilation). In small encoders, a kernel shrinks to the features that are left.
     """
 
     def __init__(
-        self,
-        layers: int,
-        features: int,
-        kernels: tuple[tuple[int, int, int], ...],
-        *,
-        filters: int = 128,
-        dropout: float = 0.0,
+        self, layers: int, features: int, kernels: tuple[tuple[int, int, int], ...], dropout: float = 0.0
     ) -> None:
         super().__init__()
         self.convolutions, channels, length = nn.ModuleList(), layers, features
         for size, stride, dilation in kernels:
             if (size - 1) * dilation + 1 > length:
-                dilation = 1
-                size = min(size, length)
-            self.convolutions.append(nn.Conv1d(channels, filters, size, stride, dilation=dilation))
-            channels, length = filters, (length - (size - 1) * dilation - 1) // stride + 1
+                size, dilation = min(size, length), 1
+            self.convolutions.append(nn.Conv1d(channels, 128, size, stride, dilation=dilation))
+            channels, length = 128, (length - (size - 1) * dilation - 1) // stride + 1
         self.dropout = Dropout(dropout)
-        self.width = filters * length
+        self.width = 128 * length
 
-    def forward(self, layers: Tensor) -> Tensor:
-        batch, _, views, _ = layers.shape
-        found = layers.transpose(1, 2).flatten(0, 1)  # (B * V, L, D)
+    def convolve(self, found: Tensor) -> Tensor:
         for convolution in self.convolutions:
             found = self.dropout(functional.relu(convolution(found)))
-        return found.reshape(batch, views, self.width)
+        return found
+
+
+class TokenBlocks(OverTokens):
+    """Blocks over tokens, one after the other. Each takes and returns (B, channels, T), and takes the mask."""
+
+    def __init__(self, blocks: list[nn.Module], width: int) -> None:
+        super().__init__()
+        self.blocks, self.width = nn.ModuleList(blocks), width
+
+    def convolve(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        tokens = tokens * mask
+        for block in self.blocks:
+            tokens = block(tokens, mask)
+        return tokens * mask
 
 
 class InceptionBlock(nn.Module):
@@ -63,26 +80,17 @@ class InceptionBlock(nn.Module):
         return functional.relu(torch.cat(branches, 1)) * mask
 
 
-class Inception(OverTokens):
-    def __init__(self, features: int, *, blocks: int = 3, width: int = 464, reduced: int = 128) -> None:
-        super().__init__()
-        self.width = 4 * width
-        inputs = [features, *[self.width] * (blocks - 1)]
-        self.blocks = nn.ModuleList(InceptionBlock(channels, width, reduced) for channels in inputs)
-
-    def convolve(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        tokens = tokens * mask
-        for block in self.blocks:
-            tokens = block(tokens, mask)
-        return tokens
+class Inception(TokenBlocks):
+    def __init__(self, features: int) -> None:
+        super().__init__([InceptionBlock(channels, 464, 128) for channels in (features, 4 * 464, 4 * 464)], 4 * 464)
 
 
 class Separable(nn.Module):
-    """ReLU, a convolution over `size` tokens of each channel by itself, one over channels, LayerNorm."""
+    """ReLU, a convolution over five tokens of each channel alone, one over channels, LayerNorm."""
 
-    def __init__(self, channels: int, width: int, size: int) -> None:
+    def __init__(self, channels: int, width: int) -> None:
         super().__init__()
-        self.depth = nn.Conv1d(channels, channels, size, padding="same", groups=channels, bias=False)
+        self.depth = nn.Conv1d(channels, channels, 5, padding="same", groups=channels, bias=False)
         self.point = nn.Conv1d(channels, width, 1)
         self.norm = nn.LayerNorm(width)
 
@@ -92,25 +100,17 @@ class Separable(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two separable convolutions and a way around them; where the width changes there is none."""
+    """Two separable convolutions with a residual connection, unless the width changes."""
 
-    def __init__(self, channels: int, width: int, size: int) -> None:
+    def __init__(self, channels: int, width: int) -> None:
         super().__init__()
-        self.first, self.second = Separable(channels, width, size), Separable(width, width, size)
+        self.first, self.second = Separable(channels, width), Separable(width, width)
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         changed: Tensor = self.second(self.first(tokens, mask), mask)
         return changed + tokens if changed.shape == tokens.shape else changed
 
 
-class Xception(OverTokens):
-    def __init__(self, features: int, *, blocks: int = 7, width: int = 672, size: int = 5) -> None:
-        super().__init__()
-        self.width = width
-        inputs = [features, *[width] * (blocks - 1)]
-        self.blocks = nn.ModuleList(ResidualBlock(channels, width, size) for channels in inputs)
-
-    def convolve(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        for block in self.blocks:
-            tokens = block(tokens, mask)
-        return tokens * mask
+class Xception(TokenBlocks):
+    def __init__(self, features: int) -> None:
+        super().__init__([ResidualBlock(channels, 672) for channels in (features, *[672] * 6)], 672)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bertvision.analysis import Table
 from bertvision.errors import UserError
+from bertvision.formats import markdown_table
 from bertvision_paper.drawing import Figure, draw
 
 FIGURES = "figures"  # the folder beside the file
@@ -22,7 +23,7 @@ def write(path: Path, name: str, command: str, shown: list[Table | Figure]) -> N
     parts = [f"Made by `{command}`."]
     for one in shown:
         if isinstance(one, Table):
-            parts.append(markdown(one))
+            parts += [f"**{one.title}.** {one.note}", markdown_table(one.rows)]
         else:
             file = f"{FIGURES}/{name.removeprefix('reproduce ').replace(' ', '-')}-{one.name}.svg"
             (path.parent / FIGURES).mkdir(exist_ok=True)
@@ -34,12 +35,3 @@ def write(path: Path, name: str, command: str, shown: list[Table | Figure]) -> N
     aside = path.with_name(path.name + ".tmp")
     aside.write_text("\n".join([start + first, "\n\n".join(parts), last + after]), encoding="utf-8")
     os.replace(aside, path)
-
-
-def markdown(table: Table) -> str:
-    names = list(table.rows[0])
-    lines = [f"**{table.title}.** {table.note}", "", f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
-    for row in table.rows:
-        cells = ["-" if row[name] is None else str(row[name]).replace("|", r"\|") for name in names]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""`store import`: hidden states that the original project left as HDF5, as a store. One way only.
+"""`store import`: make a store from hidden states that the original project saved as HDF5.
 
-Its layout: one dataset of states, (N, T, D, L) float32, padded to T tokens, or (N, D, L) of [CLS] alone; and one of
-labels, (N,). Which tokens are padding is in a third dataset, (N, T), if there is one, else those that are all zero.
+Its layout: a dataset of states, (N, T, D, L) float32, padded to T tokens, or (N, D, L) of [CLS] alone; and one of
+labels, (N,). A third dataset, (N, T), masks padding. Without it, tokens that are all zero are padding.
 """
 
 import shlex
@@ -44,7 +44,7 @@ def import_hdf5(
     files = {"train": File(train, names)} | ({"dev": File(dev, names)} if dev is not None else {})
     shapes = {(file.layers, file.features, file.tokens) for file in files.values()}
     if len(shapes) > 1:
-        raise UserError("The files are of different encoders: their layers or features differ.")
+        raise UserError("The files are from different encoders: their layers or features differ.")
     parts = dict(_parts(files, kind))
     header = _header(files, parts, kind, dtype)
     shards = [shard for split, (file, rows, _) in parts.items() for shard in plan(split, file.lengths[rows], header)]
@@ -62,12 +62,12 @@ def import_hdf5(
         with progress.bar("import", sum(len(shard.windows) for shard in missing)) as bar:
             for shard in missing:
                 file, rows, _ = parts[shard.split]
-                states = torch.cat([file.states(int(rows[window])) for window in shard.windows])
+                states = file.states(rows[shard.windows])
                 finite(states, lambda shard=shard: shard.name)  # type: ignore[misc]
                 tensors = codec.encode(states)
                 if header.tokens:
                     tensors["segments"] = torch.ones(len(states), dtype=torch.int8)
-                if shard.split != "train":  # nobody knows what the encoder itself said: nothing
+                if shard.split != "train":  # there are no encoder logits: the baseline is uniform
                     tensors["logits"] = torch.zeros(len(shard.windows), header.task["outputs"])
                 writer.write(shard, tensors)
                 bar.tick(len(shard.windows))
@@ -92,20 +92,19 @@ class File:
                 raise UserError(f"'{path}' has no dataset '{name}': it has {', '.join(self.file)}.")
         self.path, self.data, self.labels = path, self.file[names[0]], self.file[names[1]][:]
         if self.data.ndim not in (3, 4) or len(self.data) != len(self.labels):
-            raise UserError(f"'{path}': '{names[0]}' should be (N, T, D, L) or (N, D, L), with a label for each of N.")
+            raise UserError(f"'{path}': '{names[0]}' must be (N, T, D, L) or (N, D, L), with N labels.")
         self.tokens, self.layers, self.features = self.data.ndim == 4, self.data.shape[-1], self.data.shape[-2]
         mask = self.file[names[2]][:] if names[2] in self.file else None
-        self.kept = [self._kept(row, mask) for row in range(len(self.data))] if self.tokens else None
-        self.lengths = np.array([len(kept) for kept in self.kept]) if self.kept else np.ones(len(self.data), dtype=int)
+        self.kept = [np.arange(1)] * len(self.data)  # the tokens of each row that are not padding
+        if self.tokens:
+            found = mask if mask is not None else (np.abs(states).max((1, 2)) for states in self.data)
+            self.kept = [np.flatnonzero(row) for row in found]
+        self.lengths = np.array([len(kept) for kept in self.kept])
 
-    def _kept(self, row: int, mask: np.ndarray | None) -> np.ndarray:
-        return np.flatnonzero(mask[row] if mask is not None else np.abs(self.data[row]).max((1, 2)))
-
-    def states(self, row: int) -> torch.Tensor:
-        """(T, L, D), without padding."""
-        whole = self.data[row] if self.tokens else self.data[row][None]
-        kept = whole if self.kept is None else whole[self.kept[row]]
-        return torch.from_numpy(np.ascontiguousarray(kept.transpose(0, 2, 1), dtype=np.float32))
+    def states(self, rows: np.ndarray) -> torch.Tensor:
+        """(tokens of all rows, L, D), without padding."""
+        each = (self.data[row].reshape(-1, self.features, self.layers)[self.kept[row]] for row in rows)
+        return torch.from_numpy(np.concatenate(list(each)).transpose(0, 2, 1).astype(np.float32, order="C"))
 
 
 Part = tuple[File, np.ndarray, np.ndarray]  # file, rows of it, targets of these
@@ -142,7 +141,7 @@ def _header(files: dict[str, File], parts: dict[str, Part], kind: str, dtype: st
 def _sample(parts: dict[str, Part], shard: Shard) -> torch.Tensor:
     file, rows, _ = parts[shard.split]
     enough = 1 + int(np.searchsorted(np.cumsum(file.lengths[rows[shard.windows]]), SAMPLE_ROWS))
-    return torch.cat([file.states(int(rows[window])) for window in shard.windows[:enough]])
+    return file.states(rows[shard.windows[:enough]])
 
 
 def _describe(writer: Writer, part: Part, split: str, shards: list[Shard]) -> None:

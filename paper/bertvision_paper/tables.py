@@ -76,7 +76,7 @@ EXPERIMENTS: dict[str, Experiment] = {"squad2": squad2, "squad2-answerable": ans
 
 
 def reproduce(what: str, plan: Plan, progress: Progress) -> Shown:
-    """Do an experiment of the paper: tables and figures that are not empty."""
+    """Run an experiment of the paper; returns tables and figures that are not empty."""
     if what not in EXPERIMENTS:
         raise UserError(f"`bertvision reproduce` needs one of {', '.join(EXPERIMENTS)}; got '{what}'.")
     shown = EXPERIMENTS[what](plan, progress)
@@ -196,8 +196,7 @@ def _analyses(runs: Replicates, progress: Progress) -> Shown:
                 rows = [row for row in rows if row["epochs"] == last and ModelName.parse(row["head"]).polished]
                 _draw_layers(figure, rows)
             note = f"{paper.ANALYSES[name]} {table.note}" + f" Epochs: {early}." * (name in ("second", "overlap"))
-            rounded = [{k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()} for row in rows]
-            shown.append(Table(table.title, note, rounded))
+            shown.append(Table(table.title, note, rows))
     return [*shown, figure]
 
 

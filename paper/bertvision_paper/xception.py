@@ -1,28 +1,26 @@
-"""The paper's Xceptions on one text: layers as channels, convolutions along the features of a view.
+"""The paper's Xceptions: layers as channels, convolutions along the features of a view.
 
-As in the original, normalised over the batch; a window of tokens would mix with its neighbours that way, so these are
-for classes and scores only.
+As in the original, they use batch normalisation. It would mix the tokens of a window, so they are for classes and
+scores only.
 """
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bertvision.heads.base import Body
+from bertvision_paper.convolutions import AlongFeatures
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalisation; a batch of a single value, which has no spread, is measured by what was seen before."""
+    """Batch normalisation that uses the running statistics if a batch has a single value."""
 
     def forward(self, found: Tensor) -> Tensor:
         if self.training and found.shape[0] * found.shape[2] == 1:
-            return functional.batch_norm(
-                found, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
-            )
+            return functional.batch_norm(found, self.running_mean, self.running_var, self.weight, self.bias)
         return super().forward(found)
 
 
 class Normed(nn.Sequential):
-    """A convolution without bias (separable: of each channel, then over channels) and batch normalisation."""
+    """A convolution without bias (separable: of each channel, then over channels), then batch normalisation."""
 
     def __init__(self, channels: int, width: int, size: int, stride: int = 1, *, separable: bool = False) -> None:
         if separable:
@@ -33,7 +31,7 @@ class Normed(nn.Sequential):
 
 
 class Block(nn.Module):
-    """Separable convolutions, then an average over three of every second feature; a 1-convolution leads around it."""
+    """Separable convolutions and average pooling (3, stride 2), with a 1-convolution as residual connection."""
 
     def __init__(self, channels: int, widths: tuple[int, ...], *, first_relu: bool = True) -> None:
         super().__init__()
@@ -47,18 +45,6 @@ class Block(nn.Module):
         for number, step in enumerate(self.steps):
             found = step(functional.relu(found) if number or self.first_relu else found)
         return functional.avg_pool1d(found, 3, 2, padding=1, count_include_pad=False) + around
-
-
-class AlongFeatures(Body):
-    """The frame: views one by one, layers as channels, and in the end the mean over what is left of the features."""
-
-    def forward(self, layers: Tensor) -> Tensor:
-        batch, _, views, _ = layers.shape
-        return self.convolve(layers.transpose(1, 2).flatten(0, 1)).mean(2).reshape(batch, views, self.width)
-
-    def convolve(self, found: Tensor) -> Tensor:
-        """(B * V, L, D) -> (B * V, width, features left)"""
-        raise NotImplementedError
 
 
 def _each(steps: nn.ModuleList, found: Tensor) -> Tensor:
@@ -77,7 +63,7 @@ class Abbreviated(AlongFeatures):
         self.width = 512
 
     def convolve(self, found: Tensor) -> Tensor:
-        return self.block(_each(self.entry, found))
+        return self.block(_each(self.entry, found)).mean(2)
 
 
 class Full(AlongFeatures):
@@ -86,8 +72,8 @@ class Full(AlongFeatures):
     def __init__(self, layers: int, features: int) -> None:
         super().__init__()
         self.entry = nn.ModuleList([Normed(layers, 32, min(3, features), 2), Normed(32, 64, _fitting(features // 2))])
-        self.down = nn.ModuleList(
-            [Block(64, (128, 128), first_relu=False), Block(128, (256, 256)), Block(256, (728, 728))]
+        self.down = nn.Sequential(
+            Block(64, (128, 128), first_relu=False), Block(128, (256, 256)), Block(256, (728, 728))
         )
         self.middle = nn.ModuleList(
             nn.ModuleList(Normed(728, 728, 3, separable=True) for _ in range(3)) for _ in range(8)
@@ -97,15 +83,13 @@ class Full(AlongFeatures):
         self.width = 2048
 
     def convolve(self, found: Tensor) -> Tensor:
-        found = _each(self.entry, found)
-        for block in self.down:
-            found = block(found)
+        found = self.down(_each(self.entry, found))
         for steps in self.middle:
             changed = found
             for step in steps:  # type: ignore[attr-defined]
                 changed = step(functional.relu(changed))
             found = found + changed
-        return _each(self.last, self.exit(found))
+        return _each(self.last, self.exit(found)).mean(2)
 
 
 def _fitting(length: int) -> int:

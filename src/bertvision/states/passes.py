@@ -1,6 +1,6 @@
 """The pass: an encoder runs over windows without gradients.
 
-Everything that reads states of a frozen encoder (collecting, recomputing, extracting, answering, analysing) builds on it.
+Everything that reads states of a frozen encoder builds on it: collecting, recomputing, extracting and answering.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
