@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bertvision.heads.base import Body
+from bertvision.heads.blocks import OverTokens
 from bertvision.heads.dropout import Dropout
-from bertvision.heads.tokens import OverTokens
 
 
 class AlongFeatures(Body):

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from bertvision.heads import BuildBody, raw_head
 from bertvision.heads.adapter import Adapter
 from bertvision.heads.base import Body
-from bertvision.heads.blocks import Beside, Then
+from bertvision.heads.blocks import Beside, Ngrams, Then
 from bertvision.heads.pooling import AveragePooling, LastLayer, LearnedPooling
-from bertvision.heads.tokens import Ngrams
 from bertvision_paper.convolutions import FeatureConvolution, Inception, Xception
 from bertvision_paper.xception import Abbreviated, Full
 

@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from bertvision.heads import normalised_head, raw_head
 from bertvision.heads.base import Body
-from bertvision.heads.blocks import Then
-from bertvision.heads.tokens import Ngrams
+from bertvision.heads.blocks import Ngrams, Then
 
 
 class Adapter(Body):

@@ -72,8 +72,8 @@ class HiddenStates:
 
     def cosines(self) -> Tensor:
         """The cosine between the two texts' means in each layer, (B, L)."""
-        texts = (self._view(name, False) for name in ("first", "second"))
-        return self._once("cosines", lambda: functional.cosine_similarity(*texts, dim=-1))
+        first, second = self._view("first", False), self._view("second", False)
+        return self._once("cosines", lambda: functional.cosine_similarity(first, second, dim=-1))
 
     def _view(self, name: str, normalised: bool) -> Tensor:
         """(B, L, D)"""
