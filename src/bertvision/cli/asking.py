@@ -33,8 +33,8 @@ def evaluate(
     debug: Debug = False,
 ) -> None:
     """Score every model of a run: on its dev data again, on other data, or on the states in a store."""
-    from bertvision.inference.evaluate import evaluate as evaluate_run
     from bertvision.inference.evaluate import evaluate_on_store
+    from bertvision.inference.model import Model
     from bertvision.progress import Progress
     from bertvision.stores.reader import open_store
 
@@ -43,9 +43,9 @@ def evaluate(
             raise UserError("--store brings its own data: leave out --data, --dev, --out and decoding options.")
         result = evaluate_on_store(run, open_store(store), force=force, progress=Progress())
     else:
-        result = evaluate_run(
-            run, data=data, dev=dev, out=out, null_threshold=null_threshold, decoding=decoding, progress=Progress()
-        )
+        model = Model(run, everything=True)
+        model.progress = Progress()
+        result = model.evaluate(dev, data=data, out=out, null_threshold=null_threshold, decoding=decoding)
     if json:
         print_json(result.as_dict())
     else:

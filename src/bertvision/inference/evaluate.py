@@ -2,13 +2,12 @@
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertvision.errors import UserError
 from bertvision.inference.answer import Target, answer
 from bertvision.inference.ensemble import Outputs, combined
 from bertvision.inference.feeding import fed
-from bertvision.inference.model import Model
 from bertvision.inference.official import write_official
 from bertvision.inference.select import scores
 from bertvision.kinds import RAW_THRESHOLD, kinds
@@ -23,6 +22,9 @@ from bertvision.stores.reader import Store
 from bertvision.tasks import load as load_task
 from bertvision.tasks import tasks
 from bertvision.types import HELD_OUT, TRAIN, Examples
+
+if TYPE_CHECKING:
+    from bertvision.inference.model import Model
 
 
 @dataclass(frozen=True)
@@ -55,26 +57,19 @@ class Evaluation:
 
 
 def evaluate(
-    reference: str | Path,
+    model: "Model",
     *,
     data: str | Path | None = None,
     dev: str | Path | None = None,
     out: str | Path | None = None,
     null_threshold: float | None = None,
     decoding: str | None = None,
-    progress: Progress | None = None,
 ) -> Evaluation:
-    """Score every model of a run at its mark: on the run's own dev data, on `data` or on one `dev` file.
-
-    For spans `null_threshold` and `decoding` replace options of the run, and the selected model's answers are also
-    written in SQuAD's official format, to `out` or into the run directory.
-    """
-    model = Model(reference, everything=True)
-    model.progress = progress or model.progress
+    """What `Model.evaluate` does."""
     asked: dict[str, Any] = {"null_threshold": null_threshold, "decoding": decoding}
     given = {name: value for name, value in asked.items() if value is not None}
     if (given or out) and not model.target.shape.span:
-        raise UserError(f"--out and decoding options are for spans; '{reference}' answers with a {model.kind}.")
+        raise UserError(f"--out and decoding options are for spans; '{model.run.path}' answers with a {model.kind}.")
     parts = _dev_parts(model, data, dev)
     recipe, folder = replace(model.recipe, **given), Path(out) if out else model.run.path / "official"
     if model.target.shape.span:
@@ -177,7 +172,7 @@ def _strange(record: RunRecord, store: Store) -> list[str]:
     return found
 
 
-def _dev_parts(model: Model, data: str | Path | None, dev: str | Path | None) -> dict[str, Examples]:
+def _dev_parts(model: "Model", data: str | Path | None, dev: str | Path | None) -> dict[str, Examples]:
     recipe, record = model.recipe, model.record
     if dev is not None:
         if data is not None:
