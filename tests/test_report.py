@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 from conftest import Command, sentences, write_csv
+from huggingface_hub import ModelCard
 from plotly.graph_objects import Figure
 from plotly.offline import get_plotlyjs
 
@@ -24,6 +25,7 @@ from bertvision.analysis import Table
 from bertvision.errors import UserError
 from bertvision.formats import after, bars, duration, grid, interval, markdown_table, number, size
 from bertvision.metrics.intervals import Score
+from bertvision.records import ENCODER, MATCHED, Selected
 from bertvision.reports import make
 from bertvision.reports.content import spelled_out, title_of, written
 from bertvision.reports.excerpts import excerpt
@@ -34,6 +36,7 @@ from bertvision.reports.parts import Plot, Section
 from bertvision.reports.summary import clearly
 from bertvision.runs.directory import Run
 from bertvision.tasks.invented import invent
+from bertvision.training import card
 
 HOSTILE = "<script>alert(1)</script> </script> [bold] |`*_ <img src=x onerror=alert(2)>"
 LABELS = ("<b onclick=alert(3)>good</b>", "bad </script>")
@@ -144,6 +147,27 @@ def test_a_run_without_heads_says_that_the_encoder_was_selected(folder: Path, cl
     run = tiny_fit(folder / "none", "table", train=folder / "class.csv", heads="none", epochs=0, marks="0")
     assert "The encoder itself was selected" in sections_of(run.path)["summary"].paragraphs[1]
     assert "without fine-tuning" in make([run.path], folder / "none.md").read_text()
+
+
+@pytest.mark.parametrize("kind", ["class", "score", "span"])
+def test_the_cards_metadata_is_what_the_hub_reads(kind: str, request: pytest.FixtureRequest) -> None:
+    run = request.getfixturevalue(f"{kind}_run")
+    results, data = run.results, ModelCard.load(run.path / "README.md").data
+    (found,) = data.eval_results
+    score = results.shipped.score(results.selected.model, results.metric)
+    assert (found.metric_type, found.metric_value) == (results.metric, round(score.value, 4))
+    assert (data.base_model, data.pipeline_tag) == ("tiny", card.PIPELINES[kind])
+    record = replace(run.record, licence="mit", recipe=replace(run.record.recipe, backbone="microsoft/mpnet-base"))
+    data = ModelCard(card.text_of(record, results, run.path)).data
+    assert (data.base_model, data.license) == ("microsoft/mpnet-base", "mit")
+
+
+def test_the_card_says_that_matched_probabilities_are_not_calibrated(class_run: Run) -> None:
+    record, results = class_run.record, class_run.results
+    results.selected = Selected(MATCHED, results.selected.mark)
+    assert "no longer calibrated" in card.text_of(record, results, class_run.path)
+    results.selected = Selected(ENCODER, results.selected.mark)
+    assert "no longer calibrated" not in card.text_of(record, results, class_run.path)
 
 
 @pytest.mark.parametrize("kind", ["class", "score", "span"])
