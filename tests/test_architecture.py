@@ -11,7 +11,7 @@ SOURCE = ROOT / "src" / "bertvision"
 # From the ground up: a module may import only what is listed before it. A folder's files are listed in its order.
 ORDER = """
 errors types registry progress randomness interrupts options recipe
-metrics: glue squad intervals
+metrics: __init__ glue squad intervals
 kinds: __init__ labels spans
 tasks: __init__ reading sampling table memory glue squad invented demo
 backbones: __init__ encoder windows tokenise digest packaged tiny
@@ -19,14 +19,14 @@ stores: __init__ codec place format writer reader convert
 states: __init__ hidden batches passes memory sources
 heads: dropout base __init__ blocks tokens pooling adapter attention layer_convolution mixer ladder closed_form variants description
 records formats
-runs: __init__ directory predictions checkpoints card
+runs: __init__ predictions directory checkpoints card
 prepare
 inference: __init__ ensemble answer select official feeding evaluate model shards extract
 training: __init__ stacking head_trainer lead loop polish planner supply marks budget provenance stored fit
 league
 analysis: __init__ evidence errors answers calibration curves probe layers depth transfer conduct
 cutting
-reports: __init__ parts plotting figures excerpts findings summary content markdown page
+reports: parts plotting figures excerpts findings summary content markdown page __init__
 show api
 cli: app asking training storing analysing listing reporting __init__
 __init__ __main__

@@ -23,7 +23,7 @@ def reproduce(
     write: Annotated[
         Path | None,
         typer.Option(
-            help="Markdown file to put the tables in, between two comments that are added if missing. Figures go beside it."
+            help="Markdown file to put the tables in, between two comments. Figures go into a folder beside it."
         ),
     ] = None,
     json: Json = False,

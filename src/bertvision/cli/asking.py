@@ -1,12 +1,16 @@
 """Commands that use finished runs: evaluate, compare, league, predict; and score, for files of answers."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bertvision.cli.app import Debug, Json, NullThreshold, RunArgument, app, print_json
 from bertvision.errors import UserError
+
+if TYPE_CHECKING:
+    from bertvision.inference.model import Model
+    from bertvision.types import Examples
 
 
 @app.command()
@@ -106,31 +110,35 @@ def predict(
         raise UserError("Give either texts (for spans --question and --context) or --file FILE.")
     from bertvision.inference.model import Model, predict_file
     from bertvision.progress import Progress
-    from bertvision.types import Examples
 
     loaded = Model(run, model)
     if question is not None and not loaded.record.windowed:
         raise UserError(f"--question and --context: '{run}' was not trained on questions.")
     loaded.progress = Progress(quiet=file is None)
+    asked: dict[str, Any] = {"top": top_k, "null_threshold": null_threshold}
     if file is not None:
-        examples, answers = predict_file(loaded, file, top=top_k, null_threshold=null_threshold)
+        examples, answers = predict_file(loaded, file, **asked)
     else:
-        texts = list(text or [])
-        if loaded.paired and len(texts) != 2:
-            raise UserError(f"'{run}' was trained on pairs: give two texts, or --file FILE.")
-        examples = Examples([texts[0]], [texts[1]], None) if loaded.paired else Examples(texts, None, None)
-        answers = loaded.predict(examples.texts, examples.second_texts, top=top_k, null_threshold=null_threshold)
-    names = ("question", "context") if loaded.kind == "span" else ("text", "text_pair")
-    rows = [{names[0]: t} | answer for t, answer in zip(examples.texts, answers, strict=True)]
-    for row, pair in zip(rows, examples.second_texts or [], strict=False):
-        row[names[1]] = pair
+        examples = _examples(loaded, list(text or []))
+        answers = loaded.predict(examples.texts, examples.second_texts, **asked)
+    span = loaded.kind == "span"
+    names = ("question", "context") if span else ("text", "text_pair")
+    columns = [examples.texts] if examples.second_texts is None else [examples.texts, examples.second_texts]
+    rows = [dict(zip(names, row[1:], strict=False)) | row[0] for row in zip(answers, *columns, strict=True)]
     if json:
         print_json(rows)
     else:
         from bertvision import show
 
-        shown = show.answers if loaded.kind == "span" else show.predictions
-        shown(rows, str(loaded.run.path), loaded.mark, loaded.name)
+        (show.answers if span else show.predictions)(rows, str(loaded.run.path), loaded.mark, loaded.name)
+
+
+def _examples(model: "Model", texts: list[str]) -> "Examples":
+    from bertvision.types import Examples
+
+    if model.paired and len(texts) != 2:
+        raise UserError(f"'{model.run.path}' was trained on pairs: give two texts, or --file FILE.")
+    return Examples(texts[:1], texts[1:], None) if model.paired else Examples(texts, None, None)
 
 
 @app.command()
