@@ -21,8 +21,8 @@ heads: dropout base __init__ blocks tokens pooling adapter attention layer_convo
 records formats
 runs: __init__ predictions directory checkpoints card
 prepare
-inference: __init__ ensemble answer select official feeding evaluate model shards extract
-training: __init__ stacking head_trainer lead loop polish planner supply marks budget provenance stored fit
+inference: __init__ answer select official evaluate model shards extract
+training: __init__ stacking head_trainer lead loop planner polish marks budget provenance stored fit
 league
 analysis: __init__ evidence errors answers calibration curves probe layers depth transfer conduct
 cutting

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertvision.errors import UserError
-from bertvision.inference.answer import Target, answer
-from bertvision.inference.ensemble import Outputs, combined
-from bertvision.inference.feeding import fed
+from bertvision.heads.base import Head
+from bertvision.inference.answer import Outputs, Target, answer
 from bertvision.inference.official import write_official
-from bertvision.inference.select import scores
+from bertvision.inference.select import combined, scores
 from bertvision.kinds import RAW_THRESHOLD, kinds
 from bertvision.metrics.intervals import compare as paired_difference
 from bertvision.prepare import Setting, parts_of, prepare_store
@@ -17,6 +16,7 @@ from bertvision.progress import Progress
 from bertvision.records import RunRecord, Scores, plain_scores
 from bertvision.runs.checkpoints import load_ensembles, load_heads
 from bertvision.runs.directory import open_run
+from bertvision.states.hidden import DERIVED_VIEWS
 from bertvision.states.sources import Stored
 from bertvision.stores.reader import Store
 from bertvision.tasks import load as load_task
@@ -143,7 +143,7 @@ def evaluate_on_store(reference: str | Path, store: Store, *, force: bool = Fals
     return result
 
 
-def stored_outputs(setting: Setting, store: Store, heads: dict[str, Any]) -> dict[str, Outputs]:
+def stored_outputs(setting: Setting, store: Store, heads: dict[str, Head]) -> dict[str, Outputs]:
     """Outputs of the encoder (its logits are in the store) and of heads on every scored split."""
     target, found = Target(setting.dataset.kind, setting.scale, setting.shape), {}
     for split in setting.evaluated:
@@ -151,6 +151,25 @@ def stored_outputs(setting: Setting, store: Store, heads: dict[str, Any]) -> dic
         with setting.progress.bar(f"answers ({split})", len(source.part)) as bar:
             found[split] = answer(source.plain(), setting.windows[split], heads, target, bar.tick)
     return found
+
+
+def fed(heads: dict[str, Head], store: Store, progress: Progress) -> dict[str, Head]:
+    """The heads that the store can feed; the others are skipped and named."""
+    header = store.header
+    left, out = {}, []
+    for name, head in heads.items():
+        wanted = set(head.views) if head.body is not None else set()
+        if head.cosines or wanted & set(DERIVED_VIEWS):
+            wanted = (wanted - set(DERIVED_VIEWS)) | {"first", "second"}
+        if header.tokens or wanted <= set(header.views):
+            left[name] = head
+        else:
+            out.append(name)
+    if out:
+        progress.say(f"skipped, as the store does not have their views or tokens: {', '.join(out)}")
+    if out and not left:
+        raise UserError(f"--heads: '{store.place}' has {', '.join(header.views)}, which cannot feed {', '.join(out)}.")
+    return left
 
 
 def _strange(record: RunRecord, store: Store) -> list[str]:

@@ -12,9 +12,9 @@ from bertvision.backbones.digest import weights_digest
 from bertvision.backbones.encoder import Encoder
 from bertvision.backbones.tokenise import JOINT, SEPARATE, Encoded, tokenise
 from bertvision.errors import UserError
-from bertvision.inference.answer import Target, answer
-from bertvision.inference.ensemble import Outputs, combined
+from bertvision.inference.answer import Outputs, Target, answer
 from bertvision.inference.evaluate import Evaluation, evaluate
+from bertvision.inference.select import combined
 from bertvision.kinds import RAW_THRESHOLD
 from bertvision.kinds.labels import per_example
 from bertvision.kinds.spans import ALTERNATIVES, decode, n_best
