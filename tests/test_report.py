@@ -55,8 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def class_run(folder: Path) -> Run:
-    """Every text and every label is out to be markup; two labels in five are wrong by chance, so that there are
-    mistakes whatever is learned."""
+    """Texts and labels contain markup. Two labels in five are wrong at random, so that every model makes errors."""
     draw = random.Random(0)
     write_csv(
         folder / "class.csv",
@@ -94,7 +93,7 @@ def span_run(folder: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def page(folder: Path, class_run: Run) -> Path:
-    """The class run's report, with analyses that take minutes as if they had been made."""
+    """The class run's report, with made-up results of the deep analyses."""
     copy = copied(class_run, folder / "deep")
     mark = copy.results.selected.mark
     seeds = {"value": 0.7, "low": 0.6, "high": 0.75}
@@ -439,7 +438,7 @@ def browser() -> Iterator[Any]:
 
 
 class Visit:
-    """The page as a reader has it, without network; whatever goes wrong is in `troubles`."""
+    """The page in a browser without network; `troubles` has every error, dialog and request."""
 
     def __init__(
         self, browser: Any, path: Path, width: int, *, before: str = "", drawn: bool = True, **context: Any
