@@ -1,4 +1,4 @@
-"""Polish heads: several cheap epochs on the hidden states of an encoder that stays as it is, wherever they come from."""
+"""Polish heads: several cheap epochs on the hidden states of an encoder that stays as it is, from any source."""
 
 import shutil
 import time
