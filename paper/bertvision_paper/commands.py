@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli.app import Debug, Json, app, print_json, taking_options
+from bertvision.cli.app import Debug, Json, app, emit, taking_options
 from bertvision.cli.storing import Repair, print_info, store_app
 from bertvision.errors import UserError
 
@@ -61,13 +61,8 @@ def reproduce(
             write, f"reproduce {what} {scale['backbone']}", command + (f" --heads {heads}" if heads else ""), shown
         )
     tables = [table for table in shown if isinstance(table, Table)]
-    if json:
-        print_json([asdict(table) for table in tables])
-        return
-    from bertvision import show
-
-    for table in tables:
-        show.analysis("", what, table.title, table.note, table.rows)
+    plain = [asdict(table) for table in tables]
+    emit(json, plain, lambda show: [show.analysis("", what, table) for table in tables])
 
 
 @store_app.command("import")

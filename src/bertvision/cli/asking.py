@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertvision.cli.app import Debug, Json, NullThreshold, RunArgument, app, print_json
+from bertvision.cli.app import Debug, Json, NullThreshold, RunArgument, app, emit
 from bertvision.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,12 +50,7 @@ def evaluate(
         model = Model(run, everything=True)
         model.progress = Progress()
         result = model.evaluate(dev, data=data, out=out, null_threshold=null_threshold, decoding=decoding)
-    if json:
-        print_json(result.as_dict())
-    else:
-        from bertvision import show
-
-        show.evaluation(result)
+    emit(json, result.as_dict(), lambda show: show.evaluation(result))
 
 
 @app.command()
@@ -64,12 +59,7 @@ def compare(run_a: RunArgument, run_b: RunArgument, json: Json = False, debug: D
     from bertvision.inference.evaluate import compare as compare_runs
 
     result = compare_runs(run_a, run_b)
-    if json:
-        print_json(result.as_dict())
-    else:
-        from bertvision import show
-
-        show.comparison(result)
+    emit(json, result.as_dict(), lambda show: show.comparison(result))
 
 
 @app.command()
@@ -125,12 +115,8 @@ def predict(
     names = ("question", "context") if span else ("text", "text_pair")
     columns = [examples.texts] if examples.second_texts is None else [examples.texts, examples.second_texts]
     rows = [dict(zip(names, row[1:], strict=False)) | row[0] for row in zip(answers, *columns, strict=True)]
-    if json:
-        print_json(rows)
-    else:
-        from bertvision import show
-
-        (show.answers if span else show.predictions)(rows, str(loaded.run.path), loaded.mark, loaded.name)
+    source = str(loaded.run.path), loaded.mark, loaded.name
+    emit(json, rows, lambda show: (show.answers if span else show.predictions)(rows, *source))
 
 
 def _examples(model: "Model", texts: list[str]) -> "Examples":
@@ -159,12 +145,13 @@ def score(
     from bertvision.inference.official import score_squad2
 
     result = score_squad2(predictions, data, na_prob, na_threshold)
-    if json:
-        print_json(result)
-    else:
-        from bertvision import show
-
-        show.table([{"key": key, "value": f"{value:.4f}".rstrip("0").rstrip(".")} for key, value in result.items()])
+    emit(
+        json,
+        result,
+        lambda show: show.table(
+            [{"key": key, "value": f"{value:.4f}".rstrip("0").rstrip(".")} for key, value in result.items()]
+        ),
+    )
 
 
 @app.command()
@@ -182,9 +169,4 @@ def league(
     from bertvision.league import league as rank
 
     metric, rows = rank(runs)
-    if json:
-        print_json(rows)
-    else:
-        from bertvision import show
-
-        show.league(rows, metric)
+    emit(json, rows, lambda show: show.league(rows, metric))
