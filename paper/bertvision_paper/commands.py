@@ -62,7 +62,7 @@ def reproduce(
         )
     tables = [table for table in shown if isinstance(table, Table)]
     plain = [asdict(table) for table in tables]
-    emit(json, plain, lambda show: [show.analysis("", what, table) for table in tables])
+    emit(json, plain, lambda show: show.analyses(("", what, table) for table in tables))
 
 
 @store_app.command("import")

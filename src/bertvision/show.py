@@ -1,6 +1,6 @@
 """Results as tables in the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -8,11 +8,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from bertvision.analysis import Table as Finding
 from bertvision.formats import Row, bars, duration, interval, number, size, spaced
 from bertvision.inference.evaluate import Comparison, Evaluation
 from bertvision.metrics.intervals import Score
 from bertvision.records import ENCODER, Cut, MarkRecord, ModelName, Results, Selected
 from bertvision.runs.directory import Run
+from bertvision.training.planner import Plan
 from bertvision.types import HELD_OUT
 
 BAR = 24
@@ -181,8 +183,18 @@ def league(rows: list[dict[str, Any]], metric: str) -> None:
     table(shown, f"by held-out {metric}", "◆ no model with as few parameters scores higher")
 
 
-def analysis(run: str, name: str, found: analyses.Table) -> None:
-    """One table of `bertvision analyse`."""
+def analyses(found: Iterable[tuple[str, str, Finding]]) -> None:
+    """(run, analysis, table) of `bertvision analyse`; the run is empty if there is only one."""
+    for run, name, one in found:
+        _analysis(run, name, one)
+
+
+def plan(found: Plan) -> None:
+    table(found.modes)
+    _say(found.why)
+
+
+def _analysis(run: str, name: str, found: Finding) -> None:
     console = Console(highlight=False)
     console.print(f"\n[bold]{escape(f'{run}: ' if run else '')}{escape(found.title)}[/] [dim]({name})[/]")
     if found.note:

@@ -44,9 +44,9 @@ def analyse(
 
     names = [name.strip() for name in only.split(",")] if only else []
     found = {run: conduct(run, names, deep=deep, tolerance=tolerance, progress=Progress(quiet=json)) for run in runs}
-    listed = [(run if len(runs) > 1 else "", *item) for run, tables in found.items() for item in tables.items()]
-    plain_rows = {run: plain(tables) for run, tables in found.items()}
-    emit(json, plain_rows, lambda show: [show.analysis(run, name, t) for run, name, ts in listed for t in ts])
+    title = {run: run if len(runs) > 1 else "" for run in runs}
+    listed = [(title[run], name, table) for run, of in found.items() for name, tables in of.items() for table in tables]
+    emit(json, {run: plain(tables) for run, tables in found.items()}, lambda show: show.analyses(listed))
 
 
 @app.command()

@@ -126,7 +126,7 @@ def plan(
 
     machine = Machine(layers, features, flops, disk_rate, disk, memory)
     found = make_plan(request_of(**options, epochs="0", dev_limit=10), machine, Progress(quiet=json))
-    emit(json, asdict(found), lambda show: (show.table(found.modes), typer.echo(found.why)))
+    emit(json, asdict(found), lambda show: show.plan(found))
 
 
 @store_app.command("info")
