@@ -17,7 +17,9 @@ from bertvision.analysis.answers import answer_type, question_word
 from bertvision.analysis.conduct import analyse
 from bertvision.analysis.depth import smallest
 from bertvision.errors import UserError
-from bertvision.runs.directory import Run, write_predictions
+from bertvision.kinds import Predictions
+from bertvision.runs.directory import Run
+from bertvision.runs.predictions import write_predictions
 from bertvision.tasks.invented import write
 
 EASY = {"backbone": "tiny", "quiet": True, "polish": 2, "marks": "1/2,1"}
@@ -58,13 +60,11 @@ def copied(run: Run, folder: Path) -> Run:
 def planted(run: Run, folder: Path, changed: dict[str, np.ndarray]) -> Run:
     """A copy of the run whose last mark has other dev predictions: model -> (N,) probability of class 1."""
     made = copied(run, folder)
-    columns: dict[str, dict[str, Any]] = {}
-    for split, part in made.predictions("1").items():
-        columns[split] = {"target": part["targets"]}
-        for model, values in part["outputs"].items():
-            values = changed.get(model, values[:, 1]) if split == "dev" else values[:, 1]
-            columns[split][model] = list(np.stack([1 - values, values], 1))
-    write_predictions(made.predictions_file("1"), columns)
+    kept = made.predictions("1")
+    said = {split: {name: Predictions(values) for name, values in part.outputs.items()} for split, part in kept.items()}
+    for name, values in changed.items():
+        said["dev"][name] = Predictions(np.stack([1 - values, values], 1))
+    write_predictions(made.predictions_file("1"), {split: part.targets for split, part in kept.items()}, said)
     return made
 
 
@@ -81,7 +81,7 @@ def one(run: Run, name: str, mark: str = "1", **options: Any) -> list[Table]:
 
 def test_overlap_confusion_and_disagreement_count_what_was_planted(run: Run, tmp_path: Path) -> None:
     dev = run.predictions("1")["dev"]
-    targets, head = dev["targets"], run.results.at("1").best_head
+    targets, head = dev.targets, run.results.at("1").best_head
     said = np.where(targets == 1, 0.9, 0.1)
     encoder, other = said.copy(), said.copy()
     encoder[:10] = 1 - encoder[:10]  # the encoder is wrong on the first ten, the head on five to fifteen
@@ -104,7 +104,7 @@ def test_overlap_confusion_and_disagreement_count_what_was_planted(run: Run, tmp
 
 
 def test_calibration_and_coverage_see_planted_overconfidence(run: Run, tmp_path: Path) -> None:
-    targets = run.predictions("1")["dev"]["targets"]
+    targets = run.predictions("1")["dev"].targets
     sure = np.where(targets == 1, 0.99, 0.01)
     sure[::4] = np.where(targets[::4] == 1, 0.39, 0.61)  # a quarter is wrong, and less sure
     made = planted(run, tmp_path, {"encoder": sure})
@@ -123,8 +123,8 @@ def test_calibration_and_coverage_see_planted_overconfidence(run: Run, tmp_path:
 def test_calibration_is_that_of_scikit_learn(run: Run) -> None:
     for role, model in run.results.at("1").roles.items():
         dev = run.predictions("1")["dev"]
-        probabilities = dev["outputs"][model]
-        right = probabilities.argmax(1) == dev["targets"]
+        probabilities = dev.outputs[model]
+        right = probabilities.argmax(1) == dev.targets
         actual, stated = calibration_curve(right, probabilities.max(1), n_bins=10)
         rows = [row for row in one(run, "calibration")[1].rows if row["role"] == role]
         assert [row["stated"] for row in rows] == pytest.approx(list(stated))
@@ -133,7 +133,7 @@ def test_calibration_is_that_of_scikit_learn(run: Run) -> None:
 
 
 def test_the_most_confident_errors_come_first_with_their_texts(run: Run, tmp_path: Path) -> None:
-    targets, selected = run.predictions("1")["dev"]["targets"], run.results.at("1").selected
+    targets, selected = run.predictions("1")["dev"].targets, run.results.at("1").selected
     said = np.where(targets == 1, 0.9, 0.1)
     said[3], said[8] = abs(targets[3] - 0.97), abs(targets[8] - 0.8)
     rows = one(planted(run, tmp_path, {selected: said}), "errors")[0].rows
@@ -206,13 +206,13 @@ def test_the_least_depth_within_a_tolerance() -> None:
 def test_spans_second_answers_and_silence_are_counted(span_run: Run) -> None:
     kept = span_run.predictions("1")["dev"]
     row = next(row for row in one(span_run, "shares")[0].rows if (row["epochs"], row["role"]) == ("1", "encoder"))
-    silent = kept["answers"]["encoder"] == ""
+    silent = kept.answers["encoder"] == ""
     assert row["answers given"] == pytest.approx(1 - silent.mean())
-    assert row["unanswerable right"] == pytest.approx(silent[kept["targets"] == 0].mean())
+    assert row["unanswerable right"] == pytest.approx(silent[kept.targets == 0].mean())
     for row in one(span_run, "second")[0].rows:
-        seconds, answers = kept["seconds"][row["model"]], kept["answers"][row["model"]]
+        seconds, answers = kept.seconds[row["model"]], kept.answers[row["model"]]
         assert (seconds != answers).all()
-        assert row["first wrong"] == (kept["outputs"][row["model"]][:, 0] < 1).sum()
+        assert row["first wrong"] == (kept.outputs[row["model"]][:, 0] < 1).sum()
         # Where silence was wrong about nothing, the second answer is a span, and the other way round.
         assert all(second for second, answer in zip(seconds, answers, strict=True) if not answer)
     assert {row["group"] for row in one(span_run, "questions")[1].rows} >= {"none", "name"}

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 from conftest import Command, sentences, write_csv
+from huggingface_hub import ModelCard
 from plotly.graph_objects import Figure
 from plotly.offline import get_plotlyjs
 
@@ -24,6 +25,7 @@ from bertvision.analysis import Table
 from bertvision.errors import UserError
 from bertvision.formats import after, bars, duration, grid, interval, markdown_table, number, size
 from bertvision.metrics.intervals import Score
+from bertvision.records import ENCODER, MATCHED, Selected
 from bertvision.reports import make
 from bertvision.reports.content import spelled_out, title_of, written
 from bertvision.reports.excerpts import excerpt
@@ -32,6 +34,7 @@ from bertvision.reports.findings import Finding, findings
 from bertvision.reports.page import library
 from bertvision.reports.parts import Plot, Section
 from bertvision.reports.summary import clearly
+from bertvision.runs import card
 from bertvision.runs.directory import Run
 from bertvision.tasks.invented import invent
 
@@ -52,8 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def class_run(folder: Path) -> Run:
-    """Every text and every label is out to be markup; two labels in five are wrong by chance, so that there are
-    mistakes whatever is learned."""
+    """Texts and labels contain markup. Two labels in five are wrong at random, so that every model makes errors."""
     draw = random.Random(0)
     write_csv(
         folder / "class.csv",
@@ -91,7 +93,7 @@ def span_run(folder: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def page(folder: Path, class_run: Run) -> Path:
-    """The class run's report, with analyses that take minutes as if they had been made."""
+    """The class run's report, with made-up results of the deep analyses."""
     copy = copied(class_run, folder / "deep")
     mark = copy.results.selected.mark
     seeds = {"value": 0.7, "low": 0.6, "high": 0.75}
@@ -144,6 +146,27 @@ def test_a_run_without_heads_says_that_the_encoder_was_selected(folder: Path, cl
     run = tiny_fit(folder / "none", "table", train=folder / "class.csv", heads="none", epochs=0, marks="0")
     assert "The encoder itself was selected" in sections_of(run.path)["summary"].paragraphs[1]
     assert "without fine-tuning" in make([run.path], folder / "none.md").read_text()
+
+
+@pytest.mark.parametrize("kind", ["class", "score", "span"])
+def test_the_cards_metadata_is_what_the_hub_reads(kind: str, request: pytest.FixtureRequest) -> None:
+    run = request.getfixturevalue(f"{kind}_run")
+    results, data = run.results, ModelCard.load(run.path / "README.md").data
+    (found,) = data.eval_results
+    score = results.shipped.score(results.selected.model, results.metric)
+    assert (found.metric_type, found.metric_value) == (results.metric, round(score.value, 4))
+    assert (data.base_model, data.pipeline_tag) == ("tiny", card.PIPELINES[kind])
+    record = replace(run.record, licence="mit", recipe=replace(run.record.recipe, backbone="microsoft/mpnet-base"))
+    data = ModelCard(card.text_of(record, results, run.path)).data
+    assert (data.base_model, data.license) == ("microsoft/mpnet-base", "mit")
+
+
+def test_the_card_says_that_matched_probabilities_are_not_calibrated(class_run: Run) -> None:
+    record, results = class_run.record, class_run.results
+    results.selected = Selected(MATCHED, results.selected.mark)
+    assert "no longer calibrated" in card.text_of(record, results, class_run.path)
+    results.selected = Selected(ENCODER, results.selected.mark)
+    assert "no longer calibrated" not in card.text_of(record, results, class_run.path)
 
 
 @pytest.mark.parametrize("kind", ["class", "score", "span"])
@@ -415,7 +438,7 @@ def browser() -> Iterator[Any]:
 
 
 class Visit:
-    """The page as a reader has it, without network; whatever goes wrong is in `troubles`."""
+    """The page in a browser without network; `troubles` has every error, dialog and request."""
 
     def __init__(
         self, browser: Any, path: Path, width: int, *, before: str = "", drawn: bool = True, **context: Any

@@ -67,7 +67,7 @@ def test_the_papers_tables_are_beside_ours(
         "The paper's claims, here",
         "Heads trained early, used later",
         "The second most likely answer",
-        "Learned weights of layers",
+        "Learned layer weights",
     } <= set(tables)
     document.write(tmp_path / "results.md", "reproduce squad2 tiny", "command", shown)
     lines = (tmp_path / "results.md").read_text().splitlines()
@@ -95,7 +95,7 @@ def test_differences_are_paired_over_examples(runs: Replicates) -> None:
     run = runs.runs[0]
     found = Replicates([run]).difference("1", "encoder", "best head", "f1")
     dev, head = run.predictions("1")["dev"], run.results.at("1").best_head
-    expected = compare(dev["outputs"]["encoder"], dev["outputs"][head], dev["targets"], "f1", "span")
+    expected = compare(dev.outputs["encoder"], dev.outputs[head], dev.targets, "f1", "span")
     assert found is not None
     assert astuple(found) == pytest.approx(astuple(expected))
 
@@ -191,6 +191,6 @@ def test_bad_input(tmp_path: Path, command: Command) -> None:
     code, _, err = command("reproduce", "squat")
     assert (code, "one of squad2, squad2-answerable, glue" in err) == (1, True)
     code, _, err = command("reproduce", "glue", "--write", tmp_path / "no" / "file.md")
-    assert (code, "in a folder that is there" in err) == (1, True)
+    assert (code, "in an existing folder" in err) == (1, True)
     code, _, err = command("reproduce", "glue", "--seeds", "a")
-    assert (code, "--seeds 'a'" in err) == (1, True)
+    assert (code, "got 'a'" in err) == (1, True)

@@ -6,11 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli.app import Debug, Json, app, print_json, taking_options
+from bertvision.cli.app import Debug, Json, app, emit, taking_options
 from bertvision.cli.storing import Repair, print_info, store_app
 from bertvision.errors import UserError
-
-WRITE = "Markdown file to put the tables in, between two comments that are added if missing. Figures go beside it."
 
 
 @app.command()
@@ -22,7 +20,12 @@ def reproduce(
     out: Annotated[
         str, typer.Option(help="Folder of the runs. Finished ones are reused, others resumed.")
     ] = "runs/reproduce",
-    write: Annotated[Path | None, typer.Option(help=WRITE)] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            help="Markdown file to put the tables in, between two comments. Figures go into a folder beside it."
+        ),
+    ] = None,
     json: Json = False,
     debug: Debug = False,
     **scale: Any,
@@ -51,13 +54,7 @@ def reproduce(
         options = [f"--{key.replace('_', '-')} {value}" for key, value in given.items() if value is not None]
         document.write(write, f"reproduce {what} {name}", " ".join(["bertvision reproduce", what, *options]), shown)
     tables = [table for table in shown if isinstance(table, Table)]
-    if json:
-        print_json([asdict(table) for table in tables])
-        return
-    from bertvision import show
-
-    for table in tables:
-        show.analysis("", what, table.title, table.note, table.rows)
+    emit(json, [asdict(table) for table in tables], lambda show: show.analyses(("", what, table) for table in tables))
 
 
 @store_app.command("import")

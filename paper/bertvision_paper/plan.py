@@ -46,7 +46,7 @@ class Replicates:
         found = []
         for run in self.runs if mark in self.marks else ():
             roles, predictions = self._at(run, mark)
-            outputs, targets = predictions[split]["outputs"], predictions[split]["targets"]
+            outputs, targets = predictions[split].outputs, predictions[split].targets
             # For the name of a head, prefer the polished one: like the paper's, it is trained on a frozen encoder.
             names = [roles[model]] if model in roles else [str(ModelName(model, polished=True)), model]
             values = next((outputs[name] for name in names if name in outputs), None)

@@ -147,9 +147,7 @@ def evaluate(run: Paths | Run, *, data: Paths | None = None, dev: Paths | None =
         >>> found.scores["dev"]["encoder"]["accuracy"].value
         0.871
     """
-    from bertvision.inference.evaluate import evaluate as evaluate_run
-
-    return evaluate_run(_path(run), data=data, dev=dev)
+    return Model(_path(run), everything=True).evaluate(dev, data=data)
 
 
 def compare(a: Paths | Run, b: Paths | Run) -> Comparison:

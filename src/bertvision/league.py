@@ -45,7 +45,7 @@ def league(references: Sequence[str | Path]) -> tuple[str, list[dict[str, Any]]]
 
 
 def _runs(references: Sequence[str | Path]) -> Iterator[str | Path]:
-    """The runs; a store stands for all runs in runs/ that were trained on it."""
+    """The runs; for a store, all runs in runs/ that were trained on it."""
     for reference in references:
         if not (Path(reference) / "manifest.json").exists():
             yield reference

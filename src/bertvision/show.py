@@ -1,6 +1,6 @@
 """Results as tables in the terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -8,12 +8,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bertvision.errors import UserError
+from bertvision.analysis import Table as Finding
 from bertvision.formats import Row, bars, duration, interval, number, size, spaced
 from bertvision.inference.evaluate import Comparison, Evaluation
 from bertvision.metrics.intervals import Score
 from bertvision.records import ENCODER, Cut, MarkRecord, ModelName, Results, Selected
 from bertvision.runs.directory import Run
+from bertvision.training.planner import Plan
 from bertvision.types import HELD_OUT
 
 BAR = 24
@@ -164,29 +165,6 @@ def answers(rows: list[dict[str, Any]], path: str, mark: str, model: str) -> Non
         console.print(f"  no answer against the best answer: {row['no_answer']:.2f} {limit}{also}", style="dim")
 
 
-def listing(what: str) -> list[Row]:
-    """The rows of `bertvision ls`."""
-    if what == "tasks":
-        from bertvision.tasks import tasks
-
-        return [{"name": n, "metrics": ", ".join(tasks[n].metrics), "about": tasks[n].about} for n in tasks]
-    if what == "heads":
-        from bertvision.heads import SETS, heads
-
-        rows = []
-        for name in heads:
-            head, default = heads[name], "yes" if name in SETS["default"].split(",") else ""
-            row = {"name": name, "kinds": ", ".join(head.kinds), "source": head.source, "default": default}
-            rows.append(row | {"about": head.about})
-        return rows
-    if what == "backbones":
-        from bertvision.backbones import backbones
-
-        rows = [{"name": n, "about": backbones[n].about} for n in backbones]
-        return [*rows, {"name": "FOLDER or HUB-NAME", "about": "any transformers encoder, e.g. microsoft/mpnet-base"}]
-    raise UserError(f"`bertvision ls {what}`: one of tasks, heads, backbones, analyses.")
-
-
 def league(rows: list[dict[str, Any]], metric: str) -> None:
     """All models of some runs, best held-out score first."""
     shown = [
@@ -205,13 +183,23 @@ def league(rows: list[dict[str, Any]], metric: str) -> None:
     table(shown, f"by held-out {metric}", "◆ no model with as few parameters scores higher")
 
 
-def analysis(run: str, name: str, title: str, note: str, rows: list[dict[str, Any]]) -> None:
-    """One table of `bertvision analyse`."""
+def analyses(found: Iterable[tuple[str, str, Finding]]) -> None:
+    """(run, analysis, table) of `bertvision analyse`; the run is empty if there is only one."""
+    for run, name, one in found:
+        _analysis(run, name, one)
+
+
+def plan(found: Plan) -> None:
+    table(found.modes)
+    _say(found.why)
+
+
+def _analysis(run: str, name: str, found: Finding) -> None:
     console = Console(highlight=False)
-    console.print(f"\n[bold]{escape(f'{run}: ' if run else '')}{escape(title)}[/] [dim]({name})[/]")
-    if note:
-        console.print(f"[dim]{escape(note)}[/]")
-    rows, left = rows[:MOST_ROWS], len(rows) - MOST_ROWS
+    console.print(f"\n[bold]{escape(f'{run}: ' if run else '')}{escape(found.title)}[/] [dim]({name})[/]")
+    if found.note:
+        console.print(f"[dim]{escape(found.note)}[/]")
+    rows, left = found.rows[:MOST_ROWS], len(found.rows) - MOST_ROWS
     first, *others = rows[0]
     if [row[first] for row in rows] == others:  # a matrix: number its columns, whose names are too long
         numbers = {other: str(i) for i, other in enumerate(others, 1)}

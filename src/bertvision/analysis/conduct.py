@@ -13,7 +13,7 @@ from bertvision.progress import Progress
 
 @dataclass
 class Outcome:
-    """What the analyses of a run gave. An analysis with nothing to show is in none of the three."""
+    """The results of a run's analyses. Analyses with nothing to show are not listed."""
 
     tables: dict[str, list[Table]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)  # analysis -> the reason

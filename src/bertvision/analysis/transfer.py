@@ -8,8 +8,7 @@ from bertvision.analysis import Table, register
 from bertvision.analysis.evidence import Evidence
 from bertvision.backbones import encoder as encoders
 from bertvision.backbones.tokenise import JOINT, SEPARATE, tokenise
-from bertvision.inference.answer import Target, answer
-from bertvision.inference.ensemble import Outputs
+from bertvision.inference.answer import Outputs, Target, answer
 from bertvision.kinds import kinds
 from bertvision.metrics.intervals import compare, measure
 from bertvision.runs.checkpoints import load_heads

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from bertvision.cli.app import Debug, Json, RunArgument, app, print_json
+from bertvision.cli.app import Debug, Json, RunArgument, app, emit
 
 Tolerance = Annotated[
     float, typer.Option(help="Points (hundredths of the metric) that may be lost on held-out data by cutting.")
@@ -44,15 +44,9 @@ def analyse(
 
     names = [name.strip() for name in only.split(",")] if only else []
     found = {run: conduct(run, names, deep=deep, tolerance=tolerance, progress=Progress(quiet=json)) for run in runs}
-    if json:
-        print_json({run: plain(tables) for run, tables in found.items()})
-        return
-    from bertvision import show
-
-    for run, tables in found.items():
-        for name, several in tables.items():
-            for table in several:
-                show.analysis(run if len(runs) > 1 else "", name, table.title, table.note, table.rows)
+    title = {run: run if len(runs) > 1 else "" for run in runs}
+    listed = [(title[run], name, table) for run, of in found.items() for name, tables in of.items() for table in tables]
+    emit(json, {run: plain(tables) for run, tables in found.items()}, lambda show: show.analyses(listed))
 
 
 @app.command()
@@ -81,9 +75,4 @@ def cut(
     made = cut_run(run, depth, tolerance=tolerance, heads=heads, epochs=epochs, out=out, progress=Progress(quiet=json))
     found = made.record.cut
     assert found is not None
-    if json:
-        print_json({"run": str(made.path)} | found.as_dict())
-        return
-    from bertvision import show
-
-    show.cut(str(made.path), found)
+    emit(json, {"run": str(made.path)} | found.as_dict(), lambda show: show.cut(str(made.path), found))

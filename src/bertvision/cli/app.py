@@ -90,5 +90,11 @@ def request_of(**options: Any) -> Request:
     return Request(**options)
 
 
-def print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=1, ensure_ascii=False))
+def emit(as_json: bool, value: Any, display: Callable[[Any], None]) -> None:
+    """Print a result: as JSON, or as `display` shows it with `bertvision.show`, which loads only then."""
+    if as_json:
+        typer.echo(json.dumps(value, indent=1, ensure_ascii=False))
+    else:
+        from bertvision import show
+
+        display(show)

@@ -1,12 +1,16 @@
 """Commands that use finished runs: evaluate, compare, league, predict; and score, for files of answers."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertvision.cli.app import Debug, Json, NullThreshold, RunArgument, app, print_json
+from bertvision.cli.app import Debug, Json, NullThreshold, RunArgument, app, emit
 from bertvision.errors import UserError
+
+if TYPE_CHECKING:
+    from bertvision.inference.model import Model
+    from bertvision.types import Examples
 
 
 @app.command()
@@ -33,8 +37,8 @@ def evaluate(
     debug: Debug = False,
 ) -> None:
     """Score every model of a run: on its dev data again, on other data, or on the states in a store."""
-    from bertvision.inference.evaluate import evaluate as evaluate_run
     from bertvision.inference.evaluate import evaluate_on_store
+    from bertvision.inference.model import Model
     from bertvision.progress import Progress
     from bertvision.stores.reader import open_store
 
@@ -43,15 +47,10 @@ def evaluate(
             raise UserError("--store brings its own data: leave out --data, --dev, --out and decoding options.")
         result = evaluate_on_store(run, open_store(store), force=force, progress=Progress())
     else:
-        result = evaluate_run(
-            run, data=data, dev=dev, out=out, null_threshold=null_threshold, decoding=decoding, progress=Progress()
-        )
-    if json:
-        print_json(result.as_dict())
-    else:
-        from bertvision import show
-
-        show.evaluation(result)
+        model = Model(run, everything=True)
+        model.progress = Progress()
+        result = model.evaluate(dev, data=data, out=out, null_threshold=null_threshold, decoding=decoding)
+    emit(json, result.as_dict(), lambda show: show.evaluation(result))
 
 
 @app.command()
@@ -60,12 +59,7 @@ def compare(run_a: RunArgument, run_b: RunArgument, json: Json = False, debug: D
     from bertvision.inference.evaluate import compare as compare_runs
 
     result = compare_runs(run_a, run_b)
-    if json:
-        print_json(result.as_dict())
-    else:
-        from bertvision import show
-
-        show.comparison(result)
+    emit(json, result.as_dict(), lambda show: show.comparison(result))
 
 
 @app.command()
@@ -106,31 +100,31 @@ def predict(
         raise UserError("Give either texts (for spans --question and --context) or --file FILE.")
     from bertvision.inference.model import Model, predict_file
     from bertvision.progress import Progress
-    from bertvision.types import Examples
 
     loaded = Model(run, model)
     if question is not None and not loaded.record.windowed:
         raise UserError(f"--question and --context: '{run}' was not trained on questions.")
     loaded.progress = Progress(quiet=file is None)
+    asked: dict[str, Any] = {"top": top_k, "null_threshold": null_threshold}
     if file is not None:
-        examples, answers = predict_file(loaded, file, top=top_k, null_threshold=null_threshold)
+        examples, answers = predict_file(loaded, file, **asked)
     else:
-        texts = list(text or [])
-        if loaded.paired and len(texts) != 2:
-            raise UserError(f"'{run}' was trained on pairs: give two texts, or --file FILE.")
-        examples = Examples([texts[0]], [texts[1]], None) if loaded.paired else Examples(texts, None, None)
-        answers = loaded.predict(examples.texts, examples.second_texts, top=top_k, null_threshold=null_threshold)
-    names = ("question", "context") if loaded.kind == "span" else ("text", "text_pair")
-    rows = [{names[0]: t} | answer for t, answer in zip(examples.texts, answers, strict=True)]
-    for row, pair in zip(rows, examples.second_texts or [], strict=False):
-        row[names[1]] = pair
-    if json:
-        print_json(rows)
-    else:
-        from bertvision import show
+        examples = _examples(loaded, list(text or []))
+        answers = loaded.predict(examples.texts, examples.second_texts, **asked)
+    span = loaded.kind == "span"
+    names = ("question", "context") if span else ("text", "text_pair")
+    columns = [examples.texts] if examples.second_texts is None else [examples.texts, examples.second_texts]
+    rows = [dict(zip(names, row[1:], strict=False)) | row[0] for row in zip(answers, *columns, strict=True)]
+    source = str(loaded.run.path), loaded.mark, loaded.name
+    emit(json, rows, lambda show: (show.answers if span else show.predictions)(rows, *source))
 
-        shown = show.answers if loaded.kind == "span" else show.predictions
-        shown(rows, str(loaded.run.path), loaded.mark, loaded.name)
+
+def _examples(model: "Model", texts: list[str]) -> "Examples":
+    from bertvision.types import Examples
+
+    if model.paired and len(texts) != 2:
+        raise UserError(f"'{model.run.path}' was trained on pairs: give two texts, or --file FILE.")
+    return Examples(texts[:1], texts[1:], None) if model.paired else Examples(texts, None, None)
 
 
 @app.command()
@@ -151,12 +145,13 @@ def score(
     from bertvision.inference.official import score_squad2
 
     result = score_squad2(predictions, data, na_prob, na_threshold)
-    if json:
-        print_json(result)
-    else:
-        from bertvision import show
-
-        show.table([{"key": key, "value": f"{value:.4f}".rstrip("0").rstrip(".")} for key, value in result.items()])
+    emit(
+        json,
+        result,
+        lambda show: show.table(
+            [{"key": key, "value": f"{value:.4f}".rstrip("0").rstrip(".")} for key, value in result.items()]
+        ),
+    )
 
 
 @app.command()
@@ -174,9 +169,4 @@ def league(
     from bertvision.league import league as rank
 
     metric, rows = rank(runs)
-    if json:
-        print_json(rows)
-    else:
-        from bertvision import show
-
-        show.league(rows, metric)
+    emit(json, rows, lambda show: show.league(rows, metric))

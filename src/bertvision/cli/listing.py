@@ -1,10 +1,10 @@
 """Commands that list what is available: ls, show."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertvision.cli.app import Debug, Json, app, print_json
+from bertvision.cli.app import Debug, Json, app, emit
 from bertvision.errors import UserError
 from bertvision.options import one_of
 
@@ -40,32 +40,15 @@ def ls(
 
     Example: `bertvision ls heads --kind span --layers 25 --features 1024` counts every head's parameters at that shape.
     """
-    from bertvision import show
-
     shape = _shape(kind, layers, features, labels, backbone)
     if shape is not None and what == "heads":
         from bertvision.heads import heads
         from bertvision.heads.description import row
 
         rows = [row(name, shape) for name in heads if heads[name].fits(shape)]
-    elif what == "analyses":
-        from bertvision.analysis import analyses
-
-        rows = [
-            {
-                "name": name,
-                "kinds": ", ".join(analyses[name].kinds),
-                "takes": "minutes" if analyses[name].deep else "an instant",
-                "about": analyses[name].about,
-            }
-            for name in analyses
-        ]
     else:
-        rows = show.listing(what)
-    if json:
-        print_json(rows)
-    else:
-        show.table(rows)
+        rows = _listing(what)
+    emit(json, rows, lambda show: show.table(rows))
 
 
 @app.command("show")
@@ -87,7 +70,6 @@ def show_head(
     """
     if what != "head":
         raise UserError(f"`bertvision show {what}`: only `show head NAME` is known.")
-    from bertvision import show
     from bertvision.heads import heads
     from bertvision.heads.description import layer_table
     from bertvision.heads.variants import check
@@ -101,10 +83,34 @@ def show_head(
     assert shape is not None
     check(name, shape)
     rows = layer_table(name, shape, tokens)
-    if json:
-        print_json(rows)
-    else:
-        show.table(rows)
+    emit(json, rows, lambda show: show.table(rows))
+
+
+def _listing(what: str) -> list[dict[str, Any]]:
+    one_of("ls", what, ("tasks", "heads", "backbones", "analyses"))
+    if what == "tasks":
+        from bertvision.tasks import tasks
+
+        return [{"name": n, "metrics": ", ".join(tasks[n].metrics), "about": tasks[n].about} for n in tasks]
+    if what == "heads":
+        from bertvision.heads import SETS, heads
+
+        default, rows = SETS["default"].split(","), []
+        for name in heads:
+            entry, kinds = heads[name], ", ".join(heads[name].kinds)
+            chosen = "yes" if name in default else ""
+            rows.append({"name": name, "kinds": kinds, "source": entry.source, "default": chosen, "about": entry.about})
+        return rows
+    if what == "backbones":
+        from bertvision.backbones import backbones
+
+        rows = [{"name": name, "about": backbones[name].about} for name in backbones]
+        return [*rows, {"name": "FOLDER or HUB-NAME", "about": "any transformers encoder, e.g. microsoft/mpnet-base"}]
+    from bertvision.analysis import analyses
+
+    takes = {True: "minutes", False: "an instant"}
+    found = [(name, analyses[name]) for name in analyses]
+    return [{"name": n, "kinds": ", ".join(a.kinds), "takes": takes[a.deep], "about": a.about} for n, a in found]
 
 
 def _shape(

@@ -33,8 +33,8 @@ def report(
     """
     import time
 
+    from bertvision.formats import size
     from bertvision.reports import make
-    from bertvision.reports.formats import size
 
     started = time.perf_counter()
     path = make(runs, out, format)

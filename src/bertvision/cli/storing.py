@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertvision.cli.app import Debug, Json, app, print_json, request_of, taking_options
+from bertvision.cli.app import Debug, Json, app, emit, request_of, taking_options
 from bertvision.cli.training import show_run
 from bertvision.errors import UserError
 from bertvision.options import Request
@@ -62,10 +62,9 @@ def extract(
 
     chosen = StoreOptions(out, split, dtype, views, layers, shard, shard_size, order, repair)
     store = write(source, request_of(**options), chosen, Progress(quiet=json))
-    if store is None and json:
-        print_json({"store": out, "finished": False})
-    elif store is None:
-        typer.echo("This part is written. The store is complete when the other parts are.")
+    if store is None:
+        done = "This part is written. The store is complete when the other parts are."
+        emit(json, {"store": out, "finished": False}, lambda show: typer.echo(done))
     else:
         print_info(store, json)
 
@@ -127,13 +126,7 @@ def plan(
 
     machine = Machine(layers, features, flops, disk_rate, disk, memory)
     found = make_plan(request_of(**options, epochs="0", dev_limit=10), machine, Progress(quiet=json))
-    if json:
-        print_json(asdict(found))
-    else:
-        from bertvision import show
-
-        show.table(found.modes)
-        typer.echo(found.why)
+    emit(json, asdict(found), lambda show: show.plan(found))
 
 
 @store_app.command("info")
@@ -177,9 +170,4 @@ def print_info(store: "Store", as_json: bool) -> None:
     from bertvision.stores.reader import summary
 
     found = summary(store)
-    if as_json:
-        print_json(found)
-    else:
-        from bertvision import show
-
-        show.table([{"": key, "value": value} for key, value in found.items()])
+    emit(as_json, found, lambda show: show.table([{"": key, "value": value} for key, value in found.items()]))

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertvision.cli.app import Debug, Json, Resume, app, print_json, request_of, taking_options
+from bertvision.cli.app import Debug, Json, Resume, app, emit, request_of, taking_options
 from bertvision.cli.asking import predict
 from bertvision.options import Request
 
@@ -74,9 +74,4 @@ def demo(
 
 
 def show_run(run: "Run", as_json: bool) -> None:
-    if as_json:
-        print_json({"run": str(run.path), **run.results.as_dict()})
-    else:
-        from bertvision import show
-
-        show.run(run)
+    emit(as_json, {"run": str(run.path), **run.results.as_dict()}, lambda show: show.run(run))

@@ -2,15 +2,13 @@
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertvision.errors import UserError
-from bertvision.inference.answer import Target, answer
-from bertvision.inference.ensemble import Outputs, combined
-from bertvision.inference.feeding import fed
-from bertvision.inference.model import Model
+from bertvision.heads.base import Head
+from bertvision.inference.answer import Outputs, Target, answer
 from bertvision.inference.official import write_official
-from bertvision.inference.select import scores
+from bertvision.inference.select import combined, scores
 from bertvision.kinds import RAW_THRESHOLD, kinds
 from bertvision.metrics.intervals import compare as paired_difference
 from bertvision.prepare import Setting, parts_of, prepare_store
@@ -18,11 +16,15 @@ from bertvision.progress import Progress
 from bertvision.records import RunRecord, Scores, plain_scores
 from bertvision.runs.checkpoints import load_ensembles, load_heads
 from bertvision.runs.directory import open_run
+from bertvision.states.hidden import DERIVED_VIEWS
 from bertvision.states.sources import Stored
 from bertvision.stores.reader import Store
 from bertvision.tasks import load as load_task
 from bertvision.tasks import tasks
 from bertvision.types import HELD_OUT, TRAIN, Examples
+
+if TYPE_CHECKING:
+    from bertvision.inference.model import Model
 
 
 @dataclass(frozen=True)
@@ -55,26 +57,19 @@ class Evaluation:
 
 
 def evaluate(
-    reference: str | Path,
+    model: "Model",
     *,
     data: str | Path | None = None,
     dev: str | Path | None = None,
     out: str | Path | None = None,
     null_threshold: float | None = None,
     decoding: str | None = None,
-    progress: Progress | None = None,
 ) -> Evaluation:
-    """Score every model of a run at its mark: on the run's own dev data, on `data` or on one `dev` file.
-
-    For spans `null_threshold` and `decoding` replace options of the run, and the selected model's answers are also
-    written in SQuAD's official format, to `out` or into the run directory.
-    """
-    model = Model(reference, everything=True)
-    model.progress = progress or model.progress
+    """What `Model.evaluate` does."""
     asked: dict[str, Any] = {"null_threshold": null_threshold, "decoding": decoding}
     given = {name: value for name, value in asked.items() if value is not None}
     if (given or out) and not model.target.shape.span:
-        raise UserError(f"--out and decoding options are for spans; '{reference}' answers with a {model.kind}.")
+        raise UserError(f"--out and decoding options are for spans; '{model.run.path}' answers with a {model.kind}.")
     parts = _dev_parts(model, data, dev)
     recipe, folder = replace(model.recipe, **given), Path(out) if out else model.run.path / "official"
     if model.target.shape.span:
@@ -148,7 +143,7 @@ def evaluate_on_store(reference: str | Path, store: Store, *, force: bool = Fals
     return result
 
 
-def stored_outputs(setting: Setting, store: Store, heads: dict[str, Any]) -> dict[str, Outputs]:
+def stored_outputs(setting: Setting, store: Store, heads: dict[str, Head]) -> dict[str, Outputs]:
     """Outputs of the encoder (its logits are in the store) and of heads on every scored split."""
     target, found = Target(setting.dataset.kind, setting.scale, setting.shape), {}
     for split in setting.evaluated:
@@ -156,6 +151,25 @@ def stored_outputs(setting: Setting, store: Store, heads: dict[str, Any]) -> dic
         with setting.progress.bar(f"answers ({split})", len(source.part)) as bar:
             found[split] = answer(source.plain(), setting.windows[split], heads, target, bar.tick)
     return found
+
+
+def fed(heads: dict[str, Head], store: Store, progress: Progress) -> dict[str, Head]:
+    """The heads that the store can feed; the others are skipped and named."""
+    header = store.header
+    left, out = {}, []
+    for name, head in heads.items():
+        wanted = set(head.views) if head.body is not None else set()
+        if head.cosines or wanted & set(DERIVED_VIEWS):
+            wanted = (wanted - set(DERIVED_VIEWS)) | {"first", "second"}
+        if header.tokens or wanted <= set(header.views):
+            left[name] = head
+        else:
+            out.append(name)
+    if out:
+        progress.say(f"skipped, as the store does not have their views or tokens: {', '.join(out)}")
+    if out and not left:
+        raise UserError(f"--heads: '{store.place}' has {', '.join(header.views)}, which cannot feed {', '.join(out)}.")
+    return left
 
 
 def _strange(record: RunRecord, store: Store) -> list[str]:
@@ -177,7 +191,7 @@ def _strange(record: RunRecord, store: Store) -> list[str]:
     return found
 
 
-def _dev_parts(model: Model, data: str | Path | None, dev: str | Path | None) -> dict[str, Examples]:
+def _dev_parts(model: "Model", data: str | Path | None, dev: str | Path | None) -> dict[str, Examples]:
     recipe, record = model.recipe, model.record
     if dev is not None:
         if data is not None:

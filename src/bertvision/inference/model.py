@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,8 +12,9 @@ from bertvision.backbones.digest import weights_digest
 from bertvision.backbones.encoder import Encoder
 from bertvision.backbones.tokenise import JOINT, SEPARATE, Encoded, tokenise
 from bertvision.errors import UserError
-from bertvision.inference.answer import Target, answer
-from bertvision.inference.ensemble import Outputs, combined
+from bertvision.inference.answer import Outputs, Target, answer
+from bertvision.inference.evaluate import Evaluation, evaluate
+from bertvision.inference.select import combined
 from bertvision.kinds import RAW_THRESHOLD
 from bertvision.kinds.labels import per_example
 from bertvision.kinds.spans import ALTERNATIVES, decode, n_best
@@ -28,9 +29,6 @@ from bertvision.states.passes import Reads, clean_pass, default_device
 from bertvision.tasks import tasks
 from bertvision.tasks.reading import read_text, whole
 from bertvision.types import Examples
-
-if TYPE_CHECKING:
-    from bertvision.inference.evaluate import Evaluation
 
 CHUNK = 2048  # examples answered at a time
 
@@ -122,11 +120,25 @@ class Model:
         examples = self._examples(texts, second_texts)
         return self.outputs(examples)[self.name] if len(examples) else np.zeros((0, len(self.record.labels)))
 
-    def evaluate(self, dev: str | Path | None = None, *, data: str | Path | None = None) -> "Evaluation":
-        """Score every model of the run: on its own dev data, on one file or on a folder with the task's files."""
-        from bertvision.inference.evaluate import evaluate
+    def evaluate(
+        self,
+        dev: str | Path | None = None,
+        *,
+        data: str | Path | None = None,
+        out: str | Path | None = None,
+        null_threshold: float | None = None,
+        decoding: str | None = None,
+    ) -> Evaluation:
+        """Score the loaded models, with intervals.
 
-        return evaluate(f"{self.run.path}@{self.mark}", data=data, dev=dev)
+        Args:
+            dev: One file to score on. Default: the run's own dev data.
+            data: A folder with the task's files to score on.
+            out: For questions, where to write answers in SQuAD's official format. Default: RUN/official.
+            null_threshold: For questions, replaces the tuned thresholds.
+            decoding: For questions, `span` or `argmax`. Default: the run's.
+        """
+        return evaluate(self, data=data, dev=dev, out=out, null_threshold=null_threshold, decoding=decoding)
 
     def _examples(self, texts: Texts, second_texts: Texts | None) -> Examples:
         if (second_texts is not None) != self.paired:

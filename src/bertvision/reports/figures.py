@@ -134,7 +134,7 @@ def cost(table: Table) -> Drawing | None:
         group = spent.setdefault(PARTS.get(part) or part.split()[0], dict.fromkeys(marks, 0.0))
         group[row["epochs"]] += seconds
     traces = []
-    for index, (name, group) in enumerate(spent.items()):
+    for index, (name, group) in enumerate((name, group) for name, group in spent.items() if any(group.values())):
         texts = [hover(name, f"at {mark}: {duration(group[mark])}") for mark in marks]
         bars = {"type": "bar", "orientation": "h", "name": plain(name), "marker": {"color": nth(index)[0]}}
         places = {"x": [group[mark] for mark in marks], "y": [f"at {mark}" for mark in marks]}

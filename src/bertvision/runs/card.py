@@ -33,7 +33,9 @@ def _metadata(record: RunRecord, results: Results) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     score = results.shipped.score(results.selected.model, results.metric).value
-    pipeline, backbone = PIPELINES[record.kind], Path(record.origin).name
+    pipeline, origin = PIPELINES[record.kind], record.origin
+    on_hub = origin.count("/") == 1 and not Path(origin).exists()
+    backbone = Path(origin).name
     result = EvalResult(
         task_type=pipeline,
         dataset_type=results.task,
@@ -44,7 +46,7 @@ def _metadata(record: RunRecord, results: Results) -> str:
     data = ModelCardData(
         library_name="bertvision",
         license=record.licence,
-        base_model=backbone,
+        base_model=origin if on_hub else backbone,
         pipeline_tag=pipeline,
         tags=["bertvision", "hidden-states", "partial-fine-tuning"],
         model_name=f"{results.task}-{backbone}",

@@ -10,15 +10,13 @@ from bertvision.heads.base import Head
 from bertvision.heads.closed_form import ClosedForm
 from bertvision.heads.pooling import LearnedPooling
 from bertvision.heads.variants import build
-from bertvision.inference.answer import Target, answer
-from bertvision.inference.ensemble import Outputs, combined
-from bertvision.inference.select import choose, scores
+from bertvision.inference.answer import Outputs, Target, answer
+from bertvision.inference.select import choose, combined, scores
 from bertvision.kinds import Predictions, goodness
 from bertvision.prepare import Prepared, Setting
 from bertvision.records import ENCODER, Ensemble, MarkRecord, ModelName
 from bertvision.states.passes import clean_pass
-from bertvision.training.polish import Lesson, polish
-from bertvision.training.supply import supplied
+from bertvision.training.polish import Lesson, polish, supplied
 from bertvision.types import HELD_OUT, TRAIN
 
 

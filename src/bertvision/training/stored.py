@@ -10,8 +10,7 @@ import torch
 from bertvision.errors import Interrupted, UserError, disk_errors
 from bertvision.heads.base import Head
 from bertvision.heads.variants import build, parse
-from bertvision.inference.evaluate import stored_outputs
-from bertvision.inference.feeding import fed
+from bertvision.inference.evaluate import fed, stored_outputs
 from bertvision.interrupts import Interrupts
 from bertvision.options import Request
 from bertvision.prepare import Setting, prepare_store

@@ -1,3 +1,0 @@
-"""Moved to `bertvision.formats`. Delete this file once cli/reporting.py imports `size` from there."""
-
-from bertvision.formats import size as size
