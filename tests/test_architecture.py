@@ -17,7 +17,7 @@ tasks: __init__ reading sampling table memory glue squad invented demo
 backbones: __init__ encoder windows tokenise digest packaged tiny
 stores: __init__ codec place format writer reader convert
 states: __init__ hidden batches passes memory sources
-heads: dropout base __init__ blocks tokens pooling adapter attention layer_convolution mixer ladder closed_form variants description
+heads: dropout base __init__ blocks pooling adapter across_layers closed_form variants description
 records formats
 runs: __init__ predictions directory checkpoints card
 prepare
