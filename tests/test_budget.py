@@ -197,6 +197,7 @@ def test_few_pairs_tell_which_way_to_read_them(pair_table: Path) -> None:
     assert budget.better_way(prepare(options, Progress(quiet=True)), ["joint", "separate"]) == "separate"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", ["marks.answers_at = end", "Loop._train_step = end_after_half"])
 def test_what_was_decided_stays_when_resumed(table: Path, tmp_path: Path, command: Command, killed: str) -> None:
     given = ["fit", str(table), "--backbone", "tiny", "--budget", "1", "--out", str(tmp_path / "run")]

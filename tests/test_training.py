@@ -89,6 +89,7 @@ def test_bad_options_are_named(options: dict[str, object], message: str) -> None
         Request(**options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", [False, True])
 def test_heads_riding_along_do_not_change_the_encoder_by_one_bit(
     pairs: bool, table: Path, pair_table: Path, tmp_path: Path
