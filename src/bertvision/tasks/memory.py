@@ -1,11 +1,12 @@
 """Data that Python users have in memory: lists, arrays, data frames and `datasets`, as columns of a table."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from bertvision.errors import UserError
 from bertvision.options import Request
-from bertvision.tasks.reading import Columns
+from bertvision.tasks.reading import Columns, read_columns
 from bertvision.tasks.table import dataset_of
 from bertvision.types import Dataset
 
@@ -13,11 +14,14 @@ GIVEN = "the data given"  # what error messages call it
 
 
 def dataset_in_memory(data: Any, labels: Any, dev: Any, request: Request) -> Dataset:
-    """`data` with `labels`, or a table that has a label column; `dev` likewise, as a table or (data, labels)."""
-    given = None
+    """`data` with `labels`, or a table that has a label column; `dev` is a table, (data, labels) or a file."""
+    given: tuple[object, Columns] | None = None
     if dev is not None:
-        pair = dev if isinstance(dev, tuple) and len(dev) == 2 else (dev, None)
-        given = ("the dev data given", columns_of(*pair))
+        if isinstance(dev, (str, Path)):
+            given = (Path(dev), read_columns(Path(dev)))
+        else:
+            pair = dev if isinstance(dev, tuple) and len(dev) == 2 else (dev, None)
+            given = ("the dev data given", columns_of(*pair))
     return dataset_of(GIVEN, columns_of(data, labels), request, given)
 
 
@@ -37,6 +41,10 @@ def columns_of(data: Any, labels: Any = None) -> Columns:
         columns["label"] = given
     if not columns or not len(next(iter(columns.values()))):
         raise UserError(f"{GIVEN.capitalize()} has no rows.")
+    sizes = {name: len(values) for name, values in columns.items()}
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"'{name}' has {size}" for name, size in sizes.items())
+        raise UserError(f"{GIVEN.capitalize()} has columns of different lengths: {listed}.")
     return columns
 
 
