@@ -132,10 +132,10 @@ def test_a_label_hidden_in_one_layer_is_found() -> None:
             continue
         head = head_of(name, TEXTS)
         large = parameters(head) > 1e6  # learns in fewer steps, each of which takes long
-        learn({name: head}, train, targets, "class", 2 if large else 30, 1e-3 if large else 5e-3)
+        learn({name: head}, train, targets, "class", 2 if large else 8, 1e-3 if large else 5e-3)
         with torch.no_grad():
             accuracy = float((head.eval()(test).argmax(1) == truth).float().mean())
-        if accuracy <= 0.9:
+        if accuracy <= 0.95:
             failures.append(f"{name}: accuracy {accuracy:.2f}")
         if isinstance(head.body, LearnedPooling) and int(head.body.weights.argmax()) != 2:
             failures.append(f"{name}: weights {head.body.weights.tolist()}")
