@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from conftest import sentences, write_csv
+from test_backbones import saved
 
 import bertvision
 from bertvision.backbones import tiny
@@ -147,8 +148,11 @@ def test_padding_is_zero_in_token_states_and_answers_may_stand_in_the_second_tex
         assert not places[i, last - first :].any()
 
 
-def test_layers_above_the_depth_are_zeros_and_those_below_are_equal_to_the_bit() -> None:
-    encoder, encoded = made()
+@pytest.mark.parametrize("name", ["tiny", "modernbert"])
+def test_layers_above_the_depth_are_zeros_and_those_below_are_equal_to_the_bit(name: str, tmp_path: Path) -> None:
+    """Also where, as in ModernBERT, a last norm is applied to whatever layer comes last."""
+    encoder = load("tiny" if name == "tiny" else str(saved(name, tmp_path)), 2, seed=0)
+    encoded = tokenise(encoder, PAIRS, Recipe(max_length=64), split_contexts=False)
     stack = list(layers_of(encoder.model.base_model))
     for reads in (Reads(paired=True), Reads(tokens=True)):
         whole = by_row(clean_pass(encoder, encoded, reads))
