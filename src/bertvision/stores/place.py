@@ -1,4 +1,4 @@
-"""Where a store lies: a local folder, or any URL that fsspec knows. Files are whole or they are not there."""
+"""The location of a store: a local folder, or any URL that fsspec supports. Files are written as a whole."""
 
 import hashlib
 import json
@@ -12,21 +12,26 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from bertvision.errors import UserError
 
 
 class Place:
+    """A folder for the files of one store."""
+
     def __init__(self, url: str | Path) -> None:
         self.url = str(url)
         try:
             self.files, root = fsspec.url_to_fs(self.url)
-        except (ImportError, ValueError) as error:  # of a protocol that needs another package, or is not known
+        except (ImportError, ValueError) as error:  # an unknown protocol, or one that needs another package
             raise UserError(f"'{url}' cannot be reached: {error}.") from None
-        self.is_local = "file" in self.files.protocol if isinstance(self.files.protocol, tuple) else False
+        self.is_local = isinstance(self.files, LocalFileSystem)
         self.root = str(Path(root)) if self.is_local else root.rstrip("/")
-        self._fetched: dict[str, Path] = {}
-        self._folder: Path | None = None
+        self._copies: dict[str, Path] = {}  # of remote files, in a folder that is removed with this object
+        if not self.is_local:
+            self._folder = Path(tempfile.mkdtemp(prefix="bertvision-store-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def __str__(self) -> str:
         return self.url
@@ -44,7 +49,8 @@ class Place:
         return sorted(Path(path).name for path in self.files.ls(self.root, detail=False))
 
     def size(self, name: str) -> int:
-        return int(self.files.size(self.path(name)))
+        """Bytes of a file, -1 if it is missing."""
+        return int(self.files.size(self.path(name))) if self.exists(name) else -1
 
     def make(self) -> None:
         try:
@@ -55,7 +61,7 @@ class Place:
             raise UserError(f"'{self.url}' cannot be written: {error.strerror or error}.") from None
 
     def write(self, name: str, fill: Callable[[Path], object]) -> str:
-        """Let `fill` write a local file, and give it its name when it is whole and on the disk; returns its digest."""
+        """Let `fill` write a temporary file, and rename it once it is on disk. Returns its digest."""
         folder = self.root if self.is_local else None
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}.", suffix=".tmp", delete=False) as file:
             aside = Path(file.name)
@@ -64,9 +70,9 @@ class Place:
             with aside.open("rb") as written:
                 os.fsync(written.fileno())
             made = digest(aside)
-            self._forget(name)
+            self._drop_copy(name)
             if self.is_local:
-                os.chmod(aside, 0o644)  # temporary files are for their owner only
+                os.chmod(aside, 0o644)  # temporary files are readable by their owner only
                 os.replace(aside, self.path(name))
             else:
                 self.files.put_file(str(aside), self.path(f".{name}.tmp"))
@@ -86,26 +92,22 @@ class Place:
             raise UserError(f"'{self.path(name)}' cannot be read: {error}.") from None
 
     def remove(self, name: str) -> None:
-        self._forget(name)
+        self._drop_copy(name)
         with suppress(FileNotFoundError):
             self.files.rm_file(self.path(name))
 
-    def _forget(self, name: str) -> None:
-        if copy := self._fetched.pop(name, None):
+    def _drop_copy(self, name: str) -> None:
+        if copy := self._copies.pop(name, None):
             copy.unlink(missing_ok=True)
 
     def local(self, name: str) -> Path:
-        """The file on this machine: itself, or a copy that is fetched once."""
+        """The file on this machine: itself, or a copy that is downloaded once."""
         if self.is_local:
             return Path(self.path(name))
-        if name not in self._fetched:
-            if self._folder is None:  # of this process alone, and gone with it
-                self._folder = Path(tempfile.mkdtemp(prefix="bertvision-store-"))
-                weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-            copy = self._folder / name
-            self.files.get_file(self.path(name), str(copy))
-            self._fetched[name] = copy
-        return self._fetched[name]
+        if name not in self._copies:
+            self.files.get_file(self.path(name), str(self._folder / name))
+            self._copies[name] = self._folder / name
+        return self._copies[name]
 
 
 def digest(path: Path) -> str:

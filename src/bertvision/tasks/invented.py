@@ -1,19 +1,20 @@
-"""Invented SQuAD: paragraphs about people, towns and firms that do not exist, with questions.
+"""Invented SQuAD: questions on paragraphs about people, towns and firms that do not exist.
 
-Written by a seeded generator, so that span answering can be tried, taught and tested anywhere in seconds. Each
-paragraph tells some facts about two subjects; a question asks for one of them, or for one that is told only of the
-other subject or not at all, which makes it unanswerable however likely a candidate looks.
+A seeded generator writes them, so that span tasks can be tried and tested offline in seconds. Each paragraph states
+some facts about two subjects. A question asks for one of these facts, or for one that is not stated about its subject
+and is therefore unanswerable, however likely a candidate looks.
 """
 
 import json
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertvision.options import Request
 from bertvision.tasks import QUESTION_OPTIONS, Task, tasks
-from bertvision.tasks.squad import ROLES, SPAN_METRICS, Reading, examples_of, read
+from bertvision.tasks.squad import ROLES, SPAN_METRICS, ReadingNotes, examples_of, read
 from bertvision.types import Dataset
 
 ONSETS = "b br d dr f g gl h k kr l m n p r s st t tr v w".split()
@@ -26,11 +27,11 @@ RIVERS = ["Ouse", "Tarn", "Elva", "Morn", "Issel", "Varde", "Lune", "Sorg"]
 
 @dataclass(frozen=True)
 class Fact:
-    """A sentence about a subject, with a place for it and for the answer, and questions for that answer."""
+    """A sentence with places for the subject {s} and the answer {a}, and questions about that answer."""
 
     sentence: str
     questions: tuple[str, ...]
-    answer: Any  # random.Random -> str
+    answer: Callable[[random.Random], str]
 
 
 def _year(draw: random.Random) -> str:
@@ -77,12 +78,12 @@ FACTS = {
 }  # fmt: skip
 
 
-def invent(paragraphs: int, seed: int, per_article: int = 4) -> dict[str, Any]:
+def invent(paragraphs: int, seed: int) -> dict[str, Any]:
     """SQuAD 2.0 JSON with `paragraphs` paragraphs of two subjects each; a third of the questions have no answer."""
     draw = random.Random(seed)
     articles: list[dict[str, Any]] = []
     for number in range(paragraphs):
-        if number % per_article == 0:
+        if number % 4 == 0:
             articles.append({"title": f"Invented {seed}-{len(articles)}", "paragraphs": []})
         articles[-1]["paragraphs"].append(_paragraph(draw, f"{seed}-{number}"))
     return {"version": "v2.0", "data": articles}
@@ -101,9 +102,8 @@ def _paragraph(draw: random.Random, name: str) -> dict[str, Any]:
             asked.append((draw.choice(fact.questions).replace("{s}", subject), answer, len(context) + len(before)))
             context += before + answer + after + " "
         asked += [(draw.choice(fact.questions).replace("{s}", subject), "", 0) for fact in facts[told:]]
-    answerable = [row for row in asked if row[1]]
-    hopeless = [row for row in asked if not row[1]]
-    kept = answerable + hopeless[: len(answerable) // 2]
+    answerable, unanswerable = ([row for row in asked if bool(row[1]) == known] for known in (True, False))
+    kept = answerable + unanswerable[: len(answerable) // 2]
     draw.shuffle(kept)
     return {"context": context.strip(), "qas": [_entry(f"{name}-{i}", *row) for i, row in enumerate(kept)]}
 
@@ -114,7 +114,7 @@ def _entry(name: str, question: str, answer: str, start: int) -> dict[str, Any]:
 
 
 def write(folder: Path, train: int = 120, dev: int = 40) -> None:
-    """train-v2.0.json and dev-v2.0.json with that many paragraphs, as `--data` takes them."""
+    """Write train-v2.0.json and dev-v2.0.json, a folder for `--data`, with that many paragraphs."""
     folder.mkdir(parents=True, exist_ok=True)
     for part, paragraphs, seed in (("train", train, 1), ("dev", dev, 2)):
         text = json.dumps(invent(paragraphs, seed), indent=1)
@@ -123,7 +123,7 @@ def write(folder: Path, train: int = 120, dev: int = 40) -> None:
 
 def load(options: Request) -> Dataset:
     parts = {
-        part: examples_of(invent(paragraphs, seed), Reading("invented", True, part == "train"))
+        part: examples_of(invent(paragraphs, seed), ReadingNotes("invented", True, part == "train"))
         for part, paragraphs, seed in (("train", 400, 1), ("dev", 100, 2))
     }
     return Dataset("squad2-invented", "span", (), SPAN_METRICS, parts["train"], {"dev": parts["dev"]}, ROLES)
