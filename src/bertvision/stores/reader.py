@@ -176,7 +176,7 @@ class Store:
         for i, row in enumerate(rows):
             stored, length = self.shard(known.shard[row], check), int(lengths[i])
             part = slice(int(known.first[row]), int(known.first[row]) + length)
-            coded = {key: stored[key][part] for key in ("states", "scales") if key in stored}
+            coded = {key: values[part] for key, values in stored.items() if key in ("states", "scales")}
             self.codec.decode(coded, hidden[i, :, :length])
             hidden[i, :, length:] = 0
             for key in stored.keys() - coded.keys():
