@@ -176,8 +176,9 @@ def load(name: str, outputs: int, seed: int, *, span: bool = False, pooled: bool
         pooled = bool(getattr(config, "pooler_is_trained", found))
         if all(key.startswith(prefix) for key in missing):
             _renew_output(model, seed)
-    lost = [key for key in (*missing, *(key for key, *_ in report["mismatched_keys"])) if key.startswith(prefix)]
-    if lost := [key for key in lost if ".pooler." not in key]:  # transformers would fill them with noise
+    mismatched = [key for key, *_ in report["mismatched_keys"]]
+    lost = [key for key in missing + mismatched if key.startswith(prefix) and ".pooler." not in key]
+    if lost:  # transformers would fill them with noise
         raise UserError(f"--backbone '{name}': the weights lack {len(lost)} tensors of the encoder, e.g. {lost[0]}.")
     return Encoder(model, tokenizer, pooled)
 

@@ -13,7 +13,6 @@ WORDS = """the a an of to and in is was it that he she they we you i not no on f
 their our are be have has had do did will would can could all one two more most very good bad great poor film movie
 story man woman people who what when where why how said says new old first last time year day way like make made plays
 red blue green big small fast slow happy sad cat dog house car city river music book""".split()
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 @cache
@@ -25,9 +24,9 @@ def folder() -> Path:
     path = Path(tempfile.mkdtemp(prefix="bertvision-tiny-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     characters = string.ascii_lowercase + string.digits + string.punctuation
-    pieces = SPECIAL + WORDS + list(characters) + ["##" + c for c in characters]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = special + WORDS + list(characters) + ["##" + c for c in characters]
     words = {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
-    (path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
     BertTokenizerFast(vocab=words, do_lower_case=True, model_max_length=128).save_pretrained(path)
     config = BertConfig(
         vocab_size=len(words),

@@ -11,10 +11,10 @@ from torch import Tensor
 from bertvision.options import one_of
 from bertvision.progress import Progress
 from bertvision.stores.codec import DTYPES, SAMPLE_ROWS
-from bertvision.stores.format import Shard
+from bertvision.stores.format import CONSTANTS, Shard
 from bertvision.stores.place import Place
 from bertvision.stores.reader import Store, open_store
-from bertvision.stores.writer import CONSTANTS, Writer
+from bertvision.stores.writer import Writer
 
 
 def convert(store: Store, out: str, dtype: str, repair: bool, progress: Progress) -> Store:

@@ -22,7 +22,7 @@ from bertvision.stores.codec import bytes_per_row
 from bertvision.stores.place import Place, digest
 
 SCHEMA = 1
-MANIFEST, PLAN = "manifest.json", "plan.json"
+MANIFEST, PLAN, CONSTANTS = "manifest.json", "plan.json", "constants.safetensors"
 TOKENS = ("tokens",)
 SHARD_MEGABYTES, SHARD_UNIT = 128, 10**6  # bytes in a megabyte; less in tests
 # Options of a request that decide what is stored. The location of the files does not.
@@ -89,11 +89,11 @@ def plan(split: str, lengths: np.ndarray, header: Header) -> list[Shard]:
     order = np.random.default_rng([header.seed, len(lengths)]).permutation(len(lengths))
     sizes = header.rows_of(lengths[order]) * header.row_bytes()
     number = (np.cumsum(sizes) - sizes) // header.shard_bytes
-    found = []
-    for i, first in enumerate(np.flatnonzero(np.diff(number, prepend=-1))):
-        here = np.flatnonzero(number == number[first])
-        found.append(Shard(f"{split}-{i:05d}.safetensors", split, order[here], int(sizes[here].sum())))
-    return found
+    groups = np.split(np.arange(len(order)), np.flatnonzero(np.diff(number)) + 1) if len(order) else []
+    return [
+        Shard(f"{split}-{i:05d}.safetensors", split, order[here], int(sizes[here].sum()))
+        for i, here in enumerate(groups)
+    ]
 
 
 def check_same(place: Place, kept: dict[str, Any], wanted: dict[str, Any]) -> None:

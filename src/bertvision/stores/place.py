@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import tempfile
+import uuid
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,7 +29,7 @@ class Place:
             raise UserError(f"'{url}' cannot be reached: {error}.") from None
         self.is_local = isinstance(self.files, LocalFileSystem)
         self.root = str(Path(root)) if self.is_local else root.rstrip("/")
-        self._copies: dict[str, Path] = {}  # of remote files, in a folder that is removed with this object
+        self._fetched: set[str] = set()  # remote files with a copy in `_folder`, which is removed with this object
         if not self.is_local:
             self._folder = Path(tempfile.mkdtemp(prefix="bertvision-store-"))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
@@ -62,17 +63,14 @@ class Place:
 
     def write(self, name: str, fill: Callable[[Path], object]) -> str:
         """Let `fill` write a temporary file, and rename it once it is on disk. Returns its digest."""
-        folder = self.root if self.is_local else None
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}.", suffix=".tmp", delete=False) as file:
-            aside = Path(file.name)
+        aside = (Path(self.root) if self.is_local else self._folder) / f".{name}.{uuid.uuid4().hex}.tmp"
         try:
             fill(aside)
             with aside.open("rb") as written:
                 os.fsync(written.fileno())
             made = digest(aside)
-            self._drop_copy(name)
+            self._fetched.discard(name)
             if self.is_local:
-                os.chmod(aside, 0o644)  # temporary files are readable by their owner only
                 os.replace(aside, self.path(name))
             else:
                 self.files.put_file(str(aside), self.path(f".{name}.tmp"))
@@ -92,22 +90,18 @@ class Place:
             raise UserError(f"'{self.path(name)}' cannot be read: {error}.") from None
 
     def remove(self, name: str) -> None:
-        self._drop_copy(name)
+        self._fetched.discard(name)
         with suppress(FileNotFoundError):
             self.files.rm_file(self.path(name))
-
-    def _drop_copy(self, name: str) -> None:
-        if copy := self._copies.pop(name, None):
-            copy.unlink(missing_ok=True)
 
     def local(self, name: str) -> Path:
         """The file on this machine: itself, or a copy that is downloaded once."""
         if self.is_local:
             return Path(self.path(name))
-        if name not in self._copies:
+        if name not in self._fetched:
             self.files.get_file(self.path(name), str(self._folder / name))
-            self._copies[name] = self._folder / name
-        return self._copies[name]
+            self._fetched.add(name)
+        return self._folder / name
 
 
 def digest(path: Path) -> str:

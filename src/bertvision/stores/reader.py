@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bertvision.errors import UserError
 from bertvision.stores.codec import Codec, restored
-from bertvision.stores.format import Header, damaged, read_manifest, refuse
+from bertvision.stores.format import CONSTANTS, Header, damaged, read_manifest, refuse
 from bertvision.stores.place import Place
 
 POOL = 50  # batches whose windows are shuffled and sorted by length together
@@ -88,9 +88,9 @@ class Store:
         self._checked: set[str] = set()
 
     def only(self, *splits: str) -> "Store":
-        lacking = [split for split in splits if split not in self.header.data]
-        if lacking:
-            raise UserError(f"The store '{self.place}' has no {lacking[0]}: it has {', '.join(self.header.data)}.")
+        for split in splits:
+            if split not in self.header.data:
+                raise UserError(f"The store '{self.place}' has no {split}: it has {', '.join(self.header.data)}.")
         return Store(self.place, self.manifest, splits)
 
     def __len__(self) -> int:
@@ -98,8 +98,7 @@ class Store:
 
     @cached_property
     def codec(self) -> Codec:
-        name = "constants.safetensors"
-        constants = load_file(self.place.local(name)) if name in self.manifest["files"] else {}
+        constants = load_file(self.place.local(CONSTANTS)) if CONSTANTS in self.manifest["files"] else {}
         return restored(self.header.dtype, constants)
 
     @cached_property
@@ -133,19 +132,16 @@ class Store:
         if random is not None:
             shards = [shards[i] for i in random.permutation(len(shards))]
         batches: list[np.ndarray] = []
-        pool: list[np.ndarray] = []
+        pool = np.zeros(0, dtype=np.int64)
         for i, shard in enumerate(shards):
-            pool.append(shard)
-            if sum(map(len, pool)) >= POOL * batch_size or i == len(shards) - 1:
-                batches += self._pooled(np.concatenate(pool), batch_size, random)
-                pool = []
+            pool = np.concatenate([pool, shard])
+            if len(pool) >= POOL * batch_size or i == len(shards) - 1:
+                pool = pool if random is None else random.permutation(pool)
+                pool = pool[np.argsort(self.header.rows_of(self.rows.length[pool]), kind="stable")]
+                made = [pool[j : j + batch_size] for j in range(0, len(pool), batch_size)]
+                batches += made if random is None else [made[j] for j in random.permutation(len(made))]
+                pool = pool[:0]
         return batches
-
-    def _pooled(self, rows: np.ndarray, size: int, random: np.random.Generator | None) -> list[np.ndarray]:
-        rows = rows if random is None else random.permutation(rows)
-        rows = rows[np.argsort(self.header.rows_of(self.rows.length[rows]), kind="stable")]
-        batches = [rows[i : i + size] for i in range(0, len(rows), size)]
-        return batches if random is None else [batches[i] for i in random.permutation(len(batches))]
 
     def batches(
         self, batch_size: int, seed: int | None = None, *, start: int = 0, check: bool = False

@@ -19,10 +19,8 @@ from torch import Tensor
 
 from bertvision.errors import UserError, disk_errors
 from bertvision.stores.codec import PLAIN, Codec, codec, restored
-from bertvision.stores.format import MANIFEST, PLAN, Header, Shard, check_same, damaged
+from bertvision.stores.format import CONSTANTS, MANIFEST, PLAN, Header, Shard, check_same, damaged
 from bertvision.stores.place import Place, digest
-
-CONSTANTS = "constants.safetensors"
 
 
 @dataclass
@@ -71,13 +69,13 @@ class Writer:
         own = {shard.name for shard in self.mine}
         if self.place.exists(MANIFEST):
             manifest = self.place.read_json(MANIFEST)
-            shards = {shard.name for shard in self.shards}
-            ours = {name: entry for name, entry in manifest["files"].items() if name in own or name not in shards}
-            bad = set(damaged(self.place, manifest, list(ours))) if repair else set()
-            bad |= {name for name, entry in ours.items() if self.place.size(name) != entry["bytes"]}
-            for name in bad:
-                self.place.remove(name)
-                self.place.remove(f"{name}.sha256")
+            others = {shard.name for shard in self.shards} - own
+            for name, entry in manifest["files"].items():
+                if name in others:
+                    continue
+                if self.place.size(name) != entry["bytes"] or (repair and damaged(self.place, manifest, [name])):
+                    self.place.remove(name)
+                    self.place.remove(f"{name}.sha256")
         for left in Path(self.place.root).glob(".*.tmp") if self.place.is_local else ():
             if any(left.name.startswith(f".{name}.") for name in own):
                 left.unlink()  # of a killed writer
@@ -119,8 +117,8 @@ class Writer:
         return found
 
     def write(self, shard: Shard, tensors: dict[str, Tensor]) -> None:
-        made = self.place.write(shard.name, lambda path: save_file(tensors, path))
-        self.place.write_json(f"{shard.name}.sha256", made)
+        checksum = self.place.write(shard.name, lambda path: save_file(tensors, path))
+        self.place.write_json(f"{shard.name}.sha256", checksum)
 
     def finish(self) -> bool:
         """Write the manifest if no shard is missing: the last part does."""
@@ -132,12 +130,12 @@ class Writer:
             entries: dict[str, Any] = {}
             for shard in self.shards:
                 name = shard.name
-                entries[name] = {"bytes": self.place.size(name), "windows": len(shard.windows), "split": shard.split}
                 if f"{name}.sha256" in there:
-                    entries[name]["sha256"] = self.place.read_json(f"{name}.sha256")
+                    checksum = self.place.read_json(f"{name}.sha256")
                 else:  # written earlier, or by a writer that was killed before it wrote the checksum
-                    known = kept[name]["sha256"] if name in kept else digest(self.place.local(name))
-                    entries[name]["sha256"] = known
+                    checksum = kept[name]["sha256"] if name in kept else digest(self.place.local(name))
+                entry = {"bytes": self.place.size(name), "windows": len(shard.windows), "split": shard.split}
+                entries[name] = entry | {"sha256": checksum}
             for name in self.files:
                 entries[name] = {"bytes": self.place.size(name), "sha256": digest(self.place.local(name))}
             manifest = {"header": asdict(self.header), "command": self.command, "where": self.where, "files": entries}

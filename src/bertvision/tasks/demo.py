@@ -12,7 +12,6 @@ from bertvision.tasks.table import from_columns, read_table
 from bertvision.types import Dataset
 
 ROLES: Roles = {"text": "text", "pair": None, "label": "label"}
-LABELS = ("negative", "positive")
 
 
 def load(options: Request) -> Dataset:
@@ -25,7 +24,8 @@ def load(options: Request) -> Dataset:
     rows = [i for i, source in enumerate(columns["source"]) if source.lower().startswith("rotten")]
     reviews = from_columns(file, columns, ROLES, ("0", "1")).take(rows)
     rest, dev = split(reviews, 0.125, 1066, "dev")
-    return Dataset("demo", "class", LABELS, ("accuracy",), reviews.take(rest), {"dev": reviews.take(dev)}, ROLES)
+    labels = ("negative", "positive")
+    return Dataset("demo", "class", labels, ("accuracy",), reviews.take(rest), {"dev": reviews.take(dev)}, ROLES)
 
 
 tasks.add("demo", Task("sentiment of Rotten Tomatoes sentences (packaged)", ("accuracy",), load, read_table))

@@ -19,13 +19,11 @@ def sample(examples: Examples, count: int, purpose: str) -> np.ndarray:
     """
     if count >= len(examples):
         return np.arange(len(examples))
-    order = _order(examples, purpose)
-    strata = _strata(examples)
+    order, strata = _order(examples, purpose), _strata(examples)
     shares = np.bincount(strata) * count / len(examples)
     take = np.floor(shares).astype(int)
     # The largest remainders get the places left by rounding down; ties go to the lower stratum.
-    for stratum in np.argsort(-(shares - take), kind="stable")[: count - take.sum()]:
-        take[stratum] += 1
+    take[np.argsort(take - shares, kind="stable")[: count - take.sum()]] += 1
     chosen = [order[strata[order] == stratum][:n] for stratum, n in enumerate(take)]
     return np.sort(np.concatenate(chosen))
 
@@ -80,9 +78,8 @@ def _whole_groups(names: list[str], wanted: int) -> np.ndarray:
     for row, name in enumerate(names):
         groups[name].append(row)
     aside: list[int] = []
-    for name in sorted(
-        groups, key=lambda name: hashlib.sha256(f"held-out{name}".encode(errors="surrogatepass")).digest()
-    ):
+    order = sorted(groups, key=lambda name: _salted("held-out", name.encode(errors="surrogatepass")))
+    for name in order:
         if len(aside) + len(groups[name]) <= wanted:
             aside += groups[name]
     return np.sort(np.array(aside, dtype=np.int64))
@@ -101,8 +98,12 @@ def _balanced(examples: Examples, rows: np.ndarray) -> np.ndarray:
 
 
 def _order(examples: Examples, purpose: str) -> np.ndarray:
-    salted = [hashlib.sha256(purpose.encode() + key).digest() for key in examples.digests()]
-    return np.array(sorted(range(len(examples)), key=lambda row: (salted[row], row)))
+    salted = [_salted(purpose, key) for key in examples.digests()]
+    return np.array(sorted(range(len(examples)), key=salted.__getitem__))
+
+
+def _salted(purpose: str, key: bytes) -> bytes:
+    return hashlib.sha256(purpose.encode() + key).digest()
 
 
 def _strata(examples: Examples) -> np.ndarray:
@@ -110,5 +111,4 @@ def _strata(examples: Examples) -> np.ndarray:
         return np.zeros(len(examples), dtype=int)
     if examples.targets.dtype.kind == "i":
         return examples.targets
-    ranks = np.argsort(np.argsort(examples.targets, kind="stable"), kind="stable")
-    return ranks * 10 // len(examples)
+    return np.argsort(np.argsort(examples.targets, kind="stable"), kind="stable") * 10 // len(examples)

@@ -128,13 +128,8 @@ def _class_names(source: object, values: list[Any]) -> tuple[str, ...]:
         raise UserError(f"'{source}': all labels are '{names[0]}'; at least two classes are needed.")
     if len(different) > len(values) // 2 and len(values) > 20:
         raise UserError(f"'{source}': {len(different)} classes in {len(values)} rows; is --label the right column?")
-    return tuple(sorted(different, key=_natural))
-
-
-def _natural(name: str) -> tuple[bool, float, str]:
-    """Sort key: numbers in numeric order, then words."""
-    number = number_of(name)
-    return number is None, number or 0.0, name
+    # Numbers in numeric order, then words.
+    return tuple(sorted(different, key=lambda name: (number_of(name) is None, number_of(name) or 0.0, name)))
 
 
 def _name(value: Any) -> str:
