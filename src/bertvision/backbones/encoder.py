@@ -93,10 +93,9 @@ class Encoder(nn.Module):
 
     def freeze(self, what: str | None) -> None:
         """Freeze `none`, `embeddings`, these and the first N layers, or `all` except the output layer."""
-        base = self.model.base_model
-        layers = layers_of(base)
         if what in (None, "none"):
             return
+        base, layers = self.model.base_model, layers_of(self.model.base_model)
         if what.isdigit() and int(what) > len(layers):
             raise UserError(f"--freeze {what}: this encoder has {len(layers)} layers.")
         lowest = layers[: int(what)] if what.isdigit() else ()
@@ -120,8 +119,7 @@ class Encoder(nn.Module):
 
     def cut(self, depth: int) -> None:
         """Remove the layers above `depth`."""
-        base, config = self.model.base_model, self.model.config
-        stack = layers_of(base)
+        stack, config = layers_of(self.model.base_model), self.model.config
         if len(stack) != config.num_hidden_layers:
             raise UserError(f"The layers of this encoder ({config.model_type}) share weights and cannot be cut off.")
         if not 1 <= depth < len(stack):

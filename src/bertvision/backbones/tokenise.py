@@ -65,6 +65,7 @@ def _tokenised(encoder: Encoder, columns: list[list[str]], limit: int) -> Window
         cut += sum(bool(encoding.overflowing) for encoding in made.encodings)
         lengths += [len(encoding.ids) for encoding in made.encodings]
         chunks.append(np.concatenate([_rows(encoding) for encoding in made.encodings], 1))
+    encoder.tokenizer.backend_tokenizer.no_truncation()  # which would be saved with the tokenizer
     tokens, types, segments = np.concatenate(chunks, 1)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     return Windows(tokens, types.astype(np.int8), segments.astype(np.int8), offsets, cut, np.arange(count))

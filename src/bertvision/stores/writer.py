@@ -87,8 +87,8 @@ class Writer:
         self.files.append(CONSTANTS)
         with self._lock("-constants", fcntl.LOCK_EX, wait=True):
             if not self.place.exists(CONSTANTS):
-                made = codec(self.header.dtype, sample())
-                constants = {name: value.contiguous() for name, value in made.constants.items()}
+                found = codec(self.header.dtype, sample()).constants
+                constants = {name: value.contiguous() for name, value in found.items()}
                 self.place.write(CONSTANTS, lambda path: save_file(constants, path))
         return restored(self.header.dtype, load_file(self.place.local(CONSTANTS)))
 

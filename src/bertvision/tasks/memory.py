@@ -14,10 +14,8 @@ GIVEN = "the data given"  # what error messages call it
 
 def dataset_in_memory(data: Any, labels: Any, dev: Any, request: Request) -> Dataset:
     """`data` with `labels`, or a table that has a label column; `dev` likewise, as a table or (data, labels)."""
-    given = None
-    if dev is not None:
-        pair = dev if isinstance(dev, tuple) and len(dev) == 2 else (dev, None)
-        given = ("the dev data given", columns_of(*pair))
+    pair = dev if isinstance(dev, tuple) and len(dev) == 2 else (dev, None)
+    given = None if dev is None else ("the dev data given", columns_of(*pair))
     return dataset_of(GIVEN, columns_of(data, labels), request, given)
 
 

@@ -78,8 +78,7 @@ def _whole_groups(names: list[str], wanted: int) -> np.ndarray:
     for row, name in enumerate(names):
         groups[name].append(row)
     aside: list[int] = []
-    order = sorted(groups, key=lambda name: _salted("held-out", name.encode(errors="surrogatepass")))
-    for name in order:
+    for name in sorted(groups, key=lambda name: _salted("held-out", name.encode(errors="surrogatepass"))):
         if len(aside) + len(groups[name]) <= wanted:
             aside += groups[name]
     return np.sort(np.array(aside, dtype=np.int64))

@@ -70,8 +70,7 @@ def _sources(options: Request) -> dict[str, tuple[str, Iterator[Row]]]:
         raise UserError(f"Task '{options.task}' needs both --train FILE and --dev FILE (or --data FOLDER).")
     if not options.data and not given:
         splits = {"train": "train", "dev": "validation"}
-        known = "with train-v2.0.json and dev-v2.0.json"
-        found = read_hub(options.task, known, HUB_NAME, None, tuple(splits.values()))
+        found = read_hub(options.task, "with train-v2.0.json and dev-v2.0.json", HUB_NAME, None, tuple(splits.values()))
         return {part: (f"{HUB_NAME}/{split}", map(_hub_row, found[split])) for part, split in splits.items()}
     for part in files if options.data else ():
         names = (f"{part}-v2.0.json", f"{part}-v1.1.json", f"{part}.json")
