@@ -1,4 +1,4 @@
-"""Data that Python users have in memory: lists, arrays, data frames and `datasets`, as columns of a table."""
+"""Data in memory (lists, arrays, data frames, `datasets`) as columns of a table."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from bertvision.errors import UserError
 from bertvision.options import Request
-from bertvision.tasks.reading import Columns, read_columns
+from bertvision.tasks.reading import Columns, check_rows, read_columns
 from bertvision.tasks.table import dataset_of
 from bertvision.types import Dataset
 
@@ -26,7 +26,7 @@ def dataset_in_memory(data: Any, labels: Any, dev: Any, request: Request) -> Dat
 
 
 def columns_of(data: Any, labels: Any = None) -> Columns:
-    """Columns by name. Texts in a sequence are called `text` (pairs also `text_pair`), their labels `label`."""
+    """Columns by name. Sequences of texts become `text` (pairs also `text_pair`), their labels `label`."""
     if labels is None:
         columns = _table(data)
     else:
@@ -39,20 +39,18 @@ def columns_of(data: Any, labels: Any = None) -> Columns:
                 raise UserError("Each example must be a text, or a pair of texts.")
             columns = {"text": [text for text, _ in texts], "text_pair": [other for _, other in texts]}
         columns["label"] = given
-    if not columns or not len(next(iter(columns.values()))):
-        raise UserError(f"{GIVEN.capitalize()} has no rows.")
     sizes = {name: len(values) for name, values in columns.items()}
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"'{name}' has {size}" for name, size in sizes.items())
         raise UserError(f"{GIVEN.capitalize()} has columns of different lengths: {listed}.")
-    return columns
+    return check_rows(GIVEN, columns)
 
 
 def _table(data: Any) -> Columns:
     """pandas and polars frames, `datasets.Dataset`, and dictionaries of columns."""
     if isinstance(data, Mapping):
         return {str(name): _listed(values) for name, values in data.items()}
-    names = getattr(data, "columns", None) if hasattr(data, "columns") else getattr(data, "column_names", None)
+    names = getattr(data, "columns", getattr(data, "column_names", None))
     if names is None:
         raise UserError(
             f"fit takes a file, a task name, a data frame, a `datasets` table, a dictionary of columns, or texts with"
@@ -62,7 +60,7 @@ def _table(data: Any) -> Columns:
 
 
 def _listed(values: Any) -> list[Any]:
-    """numpy arrays and pandas series have `tolist`, polars series `to_list`; both give Python's own numbers."""
+    """As Python values: numpy arrays and pandas series have `tolist`, polars series `to_list`."""
     for method in ("tolist", "to_list"):
         if hasattr(values, method):
             return list(getattr(values, method)())
