@@ -23,7 +23,7 @@ from bertvision.runs.directory import Run
 from bertvision.states.hidden import HiddenStates
 from bertvision.training import lead
 from bertvision.training.lead import lead_of, start
-from bertvision.training.supply import supplied
+from bertvision.training.polish import supplied
 
 tiny_fit = partial(fit_tiny, heads="last-layer")
 

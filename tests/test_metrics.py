@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics as reference
 
-from bertvision.inference.ensemble import combined, greedy, matching_shift
-from bertvision.inference.select import choose
+from bertvision.inference.select import choose, combined, greedy, matching_shift
 from bertvision.kinds.labels import LabelJudge
 from bertvision.metrics.glue import METRICS, decide
 from bertvision.metrics.intervals import compare, measure, resampled, score
