@@ -20,7 +20,7 @@ from bertvision.backbones.windows import _windowed, labelled
 from bertvision.metrics.squad import Gold
 from bertvision.options import Request
 from bertvision.kinds.spans import best_spans
-from bertvision.tasks.squad import Reading, read_json
+from bertvision.tasks.squad import ReadingNotes, read_json
 from bertvision.training.judging import SpanJudge
 from bertvision.types import Examples
 
@@ -34,7 +34,7 @@ def main() -> None:
     given = parser.parse_args()
     tokenizer = backbones.load("minilm-l6", 2, 0, span=True).tokenizer
     row: dict[str, Any] = {}
-    train = read_json(given.data / "train-v2.0.json", Reading("train", False, True))
+    train = read_json(given.data / "train-v2.0.json", ReadingNotes("train", False, True))
     started = time.perf_counter()
     windows = _windowed(tokenizer, train, LENGTH, STRIDE)
     windows, cut = labelled(windows, train)
@@ -52,7 +52,7 @@ def main() -> None:
         ours.append(seconds(lambda: _windowed(tokenizer, some, LENGTH, STRIDE)))
         theirs.append(seconds(lambda: rival(tokenizer, some)))
     row["against_the_tokenizer"] = {"ours": min(ours), "theirs": min(theirs), "ratio": min(ours) / min(theirs)}
-    dev = read_json(given.data / "dev-v2.0.json", Reading("dev", False, False))
+    dev = read_json(given.data / "dev-v2.0.json", ReadingNotes("dev", False, False))
     windows, _ = labelled(_windowed(tokenizer, dev, LENGTH, STRIDE), dev)
     outputs = np.random.default_rng(0).random((len(windows.tokens), 2)).astype(np.float32)
     judge = SpanJudge(dev, windows, Request(task="squad2"))

@@ -10,9 +10,12 @@ import transformers
 
 import bertvision
 from bertvision.backbones import packaged, tiny
-from bertvision.backbones.encoder import Encoder, load
+from bertvision.backbones.encoder import Encoder, layers_of, load
+from bertvision.backbones.tokenise import tokenise
 from bertvision.errors import UserError
-from bertvision.types import Examples
+from bertvision.recipe import Recipe
+from bertvision.states.hidden import places_of
+from bertvision.types import Examples, Windows
 
 PAIRS = Examples(["the cat is big", "a dog"], ["the small cat", "the dog and the river is fast"], None)
 SMALL = {
@@ -47,29 +50,32 @@ def saved(name: str, folder: Path) -> Path:
     return folder
 
 
+def tokenised(encoder: Encoder, examples: Examples, limit: int) -> Windows:
+    return tokenise(encoder, examples, Recipe(max_length=limit), split_contexts=False).together
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_every_architecture_answers_per_token(name: str, tmp_path: Path) -> None:
     """Start and end logits of a window do not depend on its neighbours in the batch, with and without token types."""
     encoder = load(str(saved(name, tmp_path / name)), 2, seed=0, span=True).eval()
-    windows = encoder.encode_windows(PAIRS, 40, 8)
+    windows = tokenise(encoder, PAIRS, Recipe(max_length=40, stride=8), split_contexts=True).together
     with torch.no_grad():
         together, layers, _ = encoder(encoder.batch(windows, np.array([0, 1])).inputs)
         alone, _, _ = encoder(encoder.batch(windows, np.array([0])).inputs)
     assert together.shape == (2, int(windows.lengths.max()), 2)
     assert len(layers) == encoder.layers
     assert torch.allclose(together[:1, : alone.shape[1]], alone, atol=1e-5)
-    places = encoder.batch(windows, np.array([0, 1])).places
+    places = places_of(encoder.batch(windows, np.array([0, 1])).segments)
     assert places[:, 0].all()
     assert places.sum(1).tolist() == [1 + 3, 1 + 7]  # [CLS] and the words of the second text
 
 
-@pytest.fixture(params=ARCHITECTURES)
-def encoder(request: pytest.FixtureRequest, tmp_path: Path) -> Encoder:
-    return load(str(saved(request.param, tmp_path / request.param)), 2, seed=0).eval()
-
-
-def test_states_and_logits_equal_raw_transformers(encoder: Encoder) -> None:
-    windows = encoder.encode(PAIRS, 64)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture_gives_the_states_of_raw_transformers(name: str, tmp_path: Path) -> None:
+    encoder = load(str(saved(name, tmp_path)), 2, seed=0).eval()
+    windows = tokenised(encoder, PAIRS, 64)
+    # The texts of a pair are told apart also without token types.
+    assert windows.segments[: windows.offsets[1]].tolist() == [0, 1, 1, 1, 1, 0, 2, 2, 2, 0]
     for row in range(2):
         batch = encoder.batch(windows, np.array([row]))
         with torch.no_grad():
@@ -80,10 +86,6 @@ def test_states_and_logits_equal_raw_transformers(encoder: Encoder) -> None:
         assert torch.equal(logits, raw.logits)
         assert torch.allclose(layers[-1], base.last_hidden_state, atol=1e-6)
         assert layers[0].shape[-1] == encoder.features == 32
-
-
-def test_padding_changes_nothing(encoder: Encoder) -> None:
-    windows = encoder.encode(PAIRS, 64)
     with torch.no_grad():
         alone = encoder(encoder.batch(windows, np.array([0])).inputs)
         padded = encoder(encoder.batch(windows, np.array([0, 1])).inputs)
@@ -92,13 +94,20 @@ def test_padding_changes_nothing(encoder: Encoder) -> None:
     assert torch.allclose(alone[1][-1][0], padded[1][-1][0, :length], atol=1e-5)
 
 
-def test_segments_tell_the_texts_apart_without_token_types(encoder: Encoder) -> None:
-    windows = encoder.encode(PAIRS, 64)
-    first = windows.segments[: windows.offsets[1]].tolist()
-    assert first == [0, 1, 1, 1, 1, 0, 2, 2, 2, 0]
-
-
-def test_freezing_leaves_the_named_part_alone(encoder: Encoder) -> None:
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_architecture_can_be_frozen_and_run_in_part(name: str, tmp_path: Path) -> None:
+    encoder = load(str(saved(name, tmp_path)), 2, seed=0).eval()
+    batch = encoder.batch(tokenised(encoder, PAIRS, 64), np.array([0, 1]))
+    stack = list(layers_of(encoder.model.base_model))
+    with torch.no_grad():
+        whole = encoder(batch.inputs)
+        for depth in (0, 1, 2):
+            with encoder.up_to(depth):
+                part = encoder(batch.inputs)[1][: depth + 1]
+            assert all(torch.equal(one, other) for one, other in zip(part, whole[1], strict=False)), depth
+            assert len(part) == depth + 1
+        assert torch.equal(encoder(batch.inputs)[0], whole[0])
+    assert list(layers_of(encoder.model.base_model)) == stack
     total = sum(p.numel() for p in encoder.parameters())
     encoder.freeze("1")
     part = sum(p.numel() for p in encoder.parameters() if p.requires_grad)
@@ -113,7 +122,7 @@ def test_freezing_leaves_the_named_part_alone(encoder: Encoder) -> None:
 def test_the_longest_input_of_an_encoder_that_counts_from_its_padding_index(name: str, tmp_path: Path) -> None:
     encoder = load(str(saved(name, tmp_path)), 2, seed=0)
     assert encoder.longest == 64
-    windows = encoder.encode(Examples(["the cat " * 100], None, None), 512)
+    windows = tokenised(encoder, Examples(["the cat " * 100], None, None), 512)
     assert (windows.truncated, windows.lengths.tolist()) == (1, [64])
     encoder(encoder.batch(windows, np.array([0])).inputs)
 
@@ -121,7 +130,7 @@ def test_the_longest_input_of_an_encoder_that_counts_from_its_padding_index(name
 def test_the_packaged_encoder_pools_and_tokenises_without_its_baked_in_limits() -> None:
     encoder = load("minilm-l6", 2, seed=0)
     assert (encoder.layers, encoder.features, encoder.pooled, encoder.longest) == (7, 384, True, 512)
-    windows = encoder.encode(Examples(["word " * 300, "word"], None, None), 400)
+    windows = tokenised(encoder, Examples(["word " * 300, "word"], None, None), 400)
     assert (windows.truncated, windows.lengths.tolist()) == (0, [302, 3])
     with torch.no_grad():
         batch = encoder.batch(windows, np.array([1]))
@@ -134,7 +143,7 @@ def test_weights_of_layers_are_not_told_where_the_pooler_is_among_them(table: Pa
     run = bertvision.fit(
         "table", train=table, heads=",".join(names), epochs=0, polish=1, limit=40, out=tmp_path / "run", quiet=True
     )
-    weights = run.scores["marks"][0]["layer_weights"]
+    weights = run.results.marks[0].layer_weights
     assert {name.removesuffix("+polish"): len(found) for name, found in weights.items()} == {names[1]: 3}
 
 
@@ -156,7 +165,7 @@ def test_float16_weights_without_pooler_are_loaded_as_float32_with_no_pooled_out
     encoder = load(str(tmp_path), 2, seed=0)
     assert {p.dtype for p in encoder.parameters()} == {torch.float32}
     assert not encoder.pooled
-    assert encoder(encoder.batch(encoder.encode(PAIRS, 64), np.array([0])).inputs)[2] is None
+    assert encoder(encoder.batch(tokenised(encoder, PAIRS, 64), np.array([0])).inputs)[2] is None
 
 
 def test_the_seed_decides_the_output_layer_and_nothing_else() -> None:

@@ -9,34 +9,33 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Command
+from conftest import Command, info_of, tiny_fit
 
 import bertvision
 from bertvision.errors import UserError
 from bertvision.heads.closed_form import ClosedForm
-from bertvision.options import Request
-from bertvision.prepare import Setting, prepare
+from bertvision.options import ALL_MARKS, Request
+from bertvision.prepare import Prepared, prepare
 from bertvision.progress import Progress
+from bertvision.recipe import Recipe
 from bertvision.reports.content import _reproduce
 from bertvision.reports.parts import Code
-from bertvision.runs.directory import Run
 from bertvision.training import budget
-from bertvision.training.budget import Mark, recipe
+from bertvision.training.budget import MarkSeconds, within_time
 from bertvision.training.fit import Fitting
 from bertvision.training.loop import Loop
 
-ASKED = Request(budget=10.0, lead="closed-form", polish_until="3/10")
-WITHOUT_LEAD = Request(budget=10.0, lead="own")
+ASKED = Recipe(budget=10.0, lead="closed-form", polish_until="3/10")
+WITHOUT_LEAD = Recipe(budget=10.0, lead="own")
 
 
-def decided(rest: float, epoch: float, options: Request = ASKED, start: float = 0.0, **mark: float) -> Request:
+def decided(rest: float, epoch: float, recipe: Recipe = ASKED, start: float = 0.0, **mark: float) -> Recipe:
     """`mark`: seconds of a mark by way to read pairs, of which a fifth are for answers, all but a twentieth to dev."""
-    by_way = {way: Mark(0.5 * s, 0.3 * s, 0.05 * s, 0.15 * s) for way, s in mark.items()}
-    return recipe(options, rest, epoch, by_way, 1000, start)
+    by_way = {way: MarkSeconds(0.5 * s, 0.3 * s, 0.05 * s, 0.15 * s) for way, s in mark.items()}
+    return within_time(recipe, rest, epoch, by_way, 1000, start)
 
 
-def marks_of(chosen: Request) -> str:
-    assert chosen.marks is not None
+def marks_of(chosen: Recipe) -> str:
     assert chosen.marks.split(",")[-1] == chosen.epochs
     return chosen.marks
 
@@ -56,7 +55,7 @@ def test_where_a_look_takes_too_long_fine_tuning_begins_at_once_if_it_is_worth_i
 
 
 def test_marks_that_are_to_be_polished_take_their_time() -> None:
-    for until in ("3", None):
+    for until in ("3", ALL_MARKS):
         assert marks_of(decided(300, 100, replace(ASKED, polish_until=until), joint=100)) == "0,1"
 
 
@@ -69,14 +68,14 @@ def test_without_a_lead_heads_are_polished_in_the_end() -> None:
 def test_spans_are_fine_tuned_and_not_polished(tmp_path: Path) -> None:
     given = {"backbone": "tiny", "limit": 60, "dev_limit": 20, "quiet": True}
     run = bertvision.fit("squad2-invented", budget=1, out=tmp_path / "run", **given)
-    last = run.scores["marks"][-1]
-    assert Fraction(last["epoch"]) > 0
-    assert {"encoder"} < {name for name in last["held_out"] if name in run.info["parameters"]}
-    assert not [name for name in last["held_out"] if name.endswith("+polish")]
+    last = run.results.last
+    assert Fraction(last.mark) > 0
+    assert {"encoder"} < {name for name in last.models if name in run.record.parameters}
+    assert not [name for name in last.models if name.endswith("+polish")]
 
 
 def test_a_frozen_encoder_is_not_fine_tuned() -> None:
-    frozen = Request(budget=10.0, lead="own", freeze="all")
+    frozen = Recipe(budget=10.0, lead="own", freeze="all")
     assert marks_of(decided(900, 100, frozen, joint=10)) == "0"
 
 
@@ -86,20 +85,26 @@ def test_too_little_time_for_all_examples_means_fewer() -> None:
 
 
 def test_a_run_keeps_its_budget_and_says_what_it_decided(table: Path, tmp_path: Path) -> None:
-    run = bertvision.fit("table", train=table, backbone="tiny", budget=0.5, out=tmp_path / "run", quiet=True)
-    assert run.info["costs"]["seconds"] < 0.5 * 60
-    options = run.info["options"]
-    assert options["budget"] == 0.5
-    assert Fraction(options["epochs"]) > 0
-    assert options["marks"].split(",")[-1] == options["epochs"] == run.scores["marks"][-1]["epoch"]
+    run = tiny_fit(table, tmp_path / "run", budget=0.5, polish=None)
+    record, recipe = run.record, run.record.recipe
+    assert record.costs is not None
+    assert record.costs.seconds < 0.5 * 60
+    assert recipe.budget == 0.5
+    assert Fraction(recipe.epochs) > 0
+    assert recipe.marks.split(",")[-1] == recipe.epochs == run.results.last.mark
+    assert (record.request.epochs, record.request.marks) == (Request.epochs, None)
 
 
-@pytest.mark.parametrize(
-    ("each", "left", "epochs"),
-    [(1.0, 50.0, "1"), (2.0, 50.0, "3/4"), (0.5, 50.0, "3/2"), (1.0, -9.0, "1/2"), (0.01, 50.0, str(budget.MOST))],
-)
-def test_half_of_the_steps_tell_how_many_are_reached_in_time(each: float, left: float, epochs: str) -> None:
-    assert str(budget.epochs_in_time(replace(ASKED, epochs="1"), 50, 100, each, left)) == epochs
+def test_half_of_the_steps_tell_how_many_are_reached_in_time() -> None:
+    cases = [
+        (1.0, 50.0, "1"),
+        (2.0, 50.0, "3/4"),
+        (0.5, 50.0, "3/2"),
+        (1.0, -9.0, "1/2"),
+        (0.01, 50.0, str(budget.MOST)),
+    ]
+    for each, left, epochs in cases:
+        assert str(budget.epochs_in_time(replace(ASKED, epochs="1"), 50, 100, each, left)) == epochs
 
 
 def test_a_mark_stays_on_the_side_of_polishing_that_it_was_planned_on() -> None:
@@ -115,9 +120,9 @@ def test_fine_tuning_that_is_slower_or_faster_than_the_trial_ends_earlier_or_lat
     """Planned are two epochs; in the time that was thought right for them, another number of steps is done."""
     times: list[float] = []
 
-    def within(setting: Setting, started: float) -> tuple[Setting, float]:
-        steps = -(-len(setting.encoded["train"]) // setting.options.batch_size)
-        return replace(setting, options=replace(setting.options, epochs="2", marks="0,2")), 100 * tuned_by * steps
+    def within(setting: Prepared, started: float) -> tuple[Prepared, float]:
+        steps = -(-len(setting.encoded["train"]) // setting.recipe.batch_size)
+        return replace(setting, recipe=replace(setting.recipe, epochs="2", marks="0,2")), 100 * tuned_by * steps
 
     step = Loop._train_step
 
@@ -129,33 +134,36 @@ def test_fine_tuning_that_is_slower_or_faster_than_the_trial_ends_earlier_or_lat
     monkeypatch.setattr(budget, "within", within)
     monkeypatch.setattr(Loop, "_train_step", slow)
     monkeypatch.setattr(Fitting, "_elapsed", lambda fitting: times[-1] if times else 0.0)
-    given = {"train": table, "backbone": "tiny", "budget": 9, "batch_size": 4, "heads": "last-layer", "polish": 0}
-    run = bertvision.fit("table", **given, out=tmp_path / "run", quiet=True)
-    last, options = run.scores["marks"][-1], run.info["options"]
-    assert least < Fraction(last["epoch"]) < most
-    assert last["step"] == len(times)
-    assert (options["epochs"], options["marks"]) == (last["epoch"], f"0,{last['epoch']}")
-    (said, *_) = _reproduce(run.info)
+    run = tiny_fit(table, tmp_path / "run", budget=9, batch_size=4, heads="last-layer", polish=0)
+    last, record = run.results.last, run.record
+    assert least < Fraction(last.mark) < most
+    assert last.step == len(times)
+    assert (record.recipe.epochs, record.recipe.marks) == (last.mark, f"0,{last.mark}")
+    assert record.plan is not None
+    assert record.plan.epochs == "2"
+    assert 0 < (record.plan.changed_at or 0) < last.step
+    (said, *_) = _reproduce(record)
     assert isinstance(said, Code)
-    assert said.label.endswith(f"first {run.info['plan']['changed_at']} steps was that of 2 epochs)")
+    assert f"first {record.plan.changed_at} steps" in said.label
 
 
 def test_a_short_budget_takes_fewer_examples(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if reading were slow: half of the time goes to answers, so some of the examples fit."""
-    monkeypatch.setattr(budget, "mark_seconds", lambda *given: {"joint": Mark(30.0, 30.0, 1.0, 5.0)})
+    monkeypatch.setattr(budget, "mark_seconds", lambda *given: {"joint": MarkSeconds(30.0, 30.0, 1.0, 5.0)})
     monkeypatch.setattr(budget, "epoch_seconds", lambda setting: pytest.fail("tried, though it cannot fit"))
-    run = bertvision.fit("table", train=table, backbone="tiny", budget=0.5, out=tmp_path / "run", quiet=True)
-    options, data = run.info["options"], run.info["data"]
-    assert (options["epochs"], options["marks"]) == ("0", "0")
-    assert options["limit"] == data["train"]["examples"] + data["held_out"]["examples"]
+    run = tiny_fit(table, tmp_path / "run", budget=0.5, polish=None)
+    recipe, data = run.record.recipe, run.record.data
+    assert (recipe.epochs, recipe.marks) == ("0", "0")
+    assert recipe.limit == data["train"].examples + data["held_out"].examples
+    assert run.record.request.limit is None
 
 
 def test_a_budget_that_is_too_short_says_how_much_is_needed(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget, "mark_seconds", lambda *given: {"joint": Mark(30.0, 30.0, 1.0, 600.0)})
+    monkeypatch.setattr(budget, "mark_seconds", lambda *given: {"joint": MarkSeconds(30.0, 30.0, 1.0, 600.0)})
     with pytest.raises(UserError, match=r"--budget 0\.5: even with few examples .* about 10\.\d minutes"):
-        bertvision.fit("table", train=table, backbone="tiny", budget=0.5, out=tmp_path / "run", quiet=True)
+        tiny_fit(table, tmp_path / "run", budget=0.5)
     assert not list(tmp_path.glob("run*"))
 
 
@@ -163,7 +171,7 @@ def test_where_two_ways_to_read_pairs_take_too_long_the_better_one_is_found(
     pair_table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if reading all pairs took 22 seconds in either way, of 29 there are; or answers alone 32 in both."""
-    costs = Mark(10.0, 10.0, 1.0, 1.0)
+    costs = MarkSeconds(10.0, 10.0, 1.0, 1.0)
     monkeypatch.setattr(budget, "mark_seconds", lambda *given: dict.fromkeys(("joint", "separate"), costs))
     said = {"joint": 0.3, "separate": 0.9}
 
@@ -171,16 +179,16 @@ def test_where_two_ways_to_read_pairs_take_too_long_the_better_one_is_found(
         head.profile[1] = said[way]
 
     monkeypatch.setattr(budget.lead, "solve", solve)
-    given = {"train": pair_table, "text": "one", "text_pair": "two", "backbone": "tiny", "quiet": True}
+    given = {"text": "one", "text_pair": "two", "budget": 0.6, "freeze": "all", "polish": None}
     for best in ("separate", "joint"):
-        run = bertvision.fit("table", budget=0.6, freeze="all", out=tmp_path / best, **given)
-        options = run.info["options"]
-        assert (options["pairs"], options["epochs"], options["limit"]) == (best, "0", None)
+        recipe = tiny_fit(pair_table, tmp_path / best, **given).record.recipe
+        assert (recipe.pairs, recipe.epochs, recipe.limit) == (best, "0", None)
         said["joint"] = 1.0
-    costs = Mark(10.0, 10.0, 1.0, 15.0)
-    run = bertvision.fit("table", budget=0.6, freeze="all", out=tmp_path / "fewer", **given)
-    assert run.info["options"]["pairs"] == "joint"
-    assert 0 < run.info["options"]["limit"] < 90
+    costs = MarkSeconds(10.0, 10.0, 1.0, 15.0)
+    recipe = tiny_fit(pair_table, tmp_path / "fewer", **given).record.recipe
+    assert recipe.pairs == "joint"
+    assert recipe.limit is not None
+    assert 0 < recipe.limit < 90
 
 
 def test_few_pairs_tell_which_way_to_read_them(pair_table: Path) -> None:
@@ -189,20 +197,10 @@ def test_few_pairs_tell_which_way_to_read_them(pair_table: Path) -> None:
     assert budget.better_way(prepare(options, Progress(quiet=True)), ["joint", "separate"]) == "separate"
 
 
-@pytest.mark.parametrize("killed", ["marks.report = end", "Loop._train_step = end_after_half"])
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", ["marks.answers_at = end", "Loop._train_step = end_after_half"])
 def test_what_was_decided_stays_when_resumed(table: Path, tmp_path: Path, command: Command, killed: str) -> None:
-    given = [
-        "fit",
-        "table",
-        "--train",
-        str(table),
-        "--backbone",
-        "tiny",
-        "--budget",
-        "1",
-        "--out",
-        str(tmp_path / "run"),
-    ]
+    given = ["fit", str(table), "--backbone", "tiny", "--budget", "1", "--out", str(tmp_path / "run")]
     code = f"""
 import os, signal, sys
 from bertvision import cli
@@ -217,10 +215,11 @@ cli.main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    decided = Run(tmp_path / "run.partial").info["options"]
+    decided = info_of(tmp_path / "run.partial")
     code_, _, err = command(*given, "--resume")
     assert code_ == 0, err
-    assert Run(tmp_path / "run").info["options"] == decided
+    resumed = info_of(tmp_path / "run")
+    assert (resumed["options"], resumed["request"]) == (decided["options"], decided["request"])
 
 
 def test_bad_budgets(table: Path, tmp_path: Path, command: Command) -> None:

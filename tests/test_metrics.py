@@ -4,14 +4,15 @@ import warnings
 
 import numpy as np
 import pytest
-from bertvision.training.judging import LabelJudge, goodness
-from bertvision.training.selection import ensembles, preferred
 from scipy import stats
 from sklearn import metrics as reference
 
-from bertvision.inference.ensemble import combine, greedy, matching, shifted
+from bertvision.inference.select import choose, combined, greedy, matching_shift
+from bertvision.kinds.labels import LabelJudge
 from bertvision.metrics.glue import METRICS, decide
 from bertvision.metrics.intervals import compare, measure, resampled, score
+from bertvision.options import Request
+from bertvision.records import Ensemble
 from bertvision.types import Examples, Windows
 
 RANDOM = np.random.default_rng(0)
@@ -28,7 +29,7 @@ def judge_of(targets: np.ndarray) -> LabelJudge:
     """One window per example."""
     none, rows = np.empty(0), np.arange(len(targets))
     windows = Windows(none, none, none, np.arange(len(targets) + 1), 0, rows)
-    return LabelJudge("class", Examples([""] * len(targets), None, targets), windows)
+    return LabelJudge(Examples([""] * len(targets), None, targets), windows, Request(), kind="class")
 
 
 def answers(metric: str, classes: int, count: int = 300) -> tuple[np.ndarray, np.ndarray]:
@@ -42,15 +43,16 @@ def answers(metric: str, classes: int, count: int = 300) -> tuple[np.ndarray, np
 
 
 @pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("classes", [2, 3])
-def test_values_and_their_resampled_forms_equal_the_reference(metric: str, classes: int) -> None:
-    outputs, targets = answers(metric, classes)
-    decisions = decide(outputs)
-    assert measure(outputs, targets, metric) == pytest.approx(REFERENCES[metric](decisions, targets), abs=1e-12)
-    draws = RANDOM.integers(0, len(targets), (20, len(targets)))
-    weights = np.stack([np.bincount(row, minlength=len(targets)) for row in draws]).astype(float)
-    expected = [REFERENCES[metric](decisions[row], targets[row]) for row in draws]
-    assert METRICS[metric].weighted(decisions, targets, weights, outputs.shape[1]) == pytest.approx(expected, abs=1e-6)
+def test_values_and_their_resampled_forms_equal_the_reference(metric: str) -> None:
+    for classes in (2, 3):
+        outputs, targets = answers(metric, classes)
+        decisions = decide(outputs)
+        assert measure(outputs, targets, metric) == pytest.approx(REFERENCES[metric](decisions, targets), abs=1e-12)
+        draws = RANDOM.integers(0, len(targets), (20, len(targets)))
+        weights = np.stack([np.bincount(row, minlength=len(targets)) for row in draws]).astype(float)
+        expected = [REFERENCES[metric](decisions[row], targets[row]) for row in draws]
+        found = METRICS[metric].weighted(decisions, targets, weights, outputs.shape[1])
+        assert found == pytest.approx(expected, abs=1e-6), classes
 
 
 @pytest.mark.parametrize("metric", ["matthews", "pearson", "spearman", "f1"])
@@ -96,9 +98,11 @@ def test_resamples_are_the_same_on_every_call() -> None:
 def test_max_and_mean_are_the_papers_equations() -> None:
     outputs = {"a": np.array([[0.9, 0.1], [0.4, 0.6]]), "b": np.array([[0.2, 0.8], [0.3, 0.7]])}
     both = {"a": 1.0, "b": 1.0}
-    assert combine(outputs, both, "max", "class") == pytest.approx(np.array([[0.9, 0.8], [0.4, 0.7]]) / [[1.7], [1.1]])
-    assert combine(outputs, both, "mean", "class") == pytest.approx(np.array([[0.55, 0.45], [0.35, 0.65]]))
-    assert combine(outputs, {"a": 3.0, "b": 1.0}, "mean", "class")[0, 0] == pytest.approx(0.725)
+    highest = np.array([[0.9, 0.8], [0.4, 0.7]])
+    assert combined(Ensemble("max", both), outputs, "class") == pytest.approx(highest / [[1.7], [1.1]])
+    assert combined(Ensemble("max", both), outputs, "score") == pytest.approx(highest)
+    assert combined(Ensemble("mean", both), outputs, "class") == pytest.approx(np.array([[0.55, 0.45], [0.35, 0.65]]))
+    assert combined(Ensemble("mean", {"a": 3.0, "b": 1.0}), outputs, "class")[0, 0] == pytest.approx(0.725)
 
 
 def test_greedy_selection_averages_models_that_err_apart_and_leaves_noise_out() -> None:
@@ -108,11 +112,12 @@ def test_greedy_selection_averages_models_that_err_apart_and_leaves_noise_out() 
     for name, rows in (("a", slice(0, 60)), ("b", slice(60, 120)), ("c", slice(120, 180))):
         outputs[name] = truth.copy()
         outputs[name][rows] = 0.45 + 0.1 * (1 - np.eye(2)[targets[rows]])
-    chosen = greedy(outputs, lambda values: goodness(judge_of(targets), values, "accuracy")[1])
+    judge = judge_of(targets)
+    chosen = greedy(outputs, lambda values: -judge.loss(values))
     assert set(chosen) <= {"a", "b", "c"}
     assert len(chosen) >= 2
     assert sum(chosen.values()) == pytest.approx(1)
-    assert (decide(combine(outputs, chosen, "mean", "class")) == targets).mean() == 1
+    assert (decide(combined(Ensemble("mean", chosen), outputs, "class")) == targets).mean() == 1
 
 
 def test_matching_says_each_class_as_often_as_it_comes() -> None:
@@ -121,13 +126,14 @@ def test_matching_says_each_class_as_often_as_it_comes() -> None:
     sure = 0.75 + 0.1 * (targets - 0.75) + RANDOM.normal(0, 0.03, 400)
     plain = np.stack([1 - sure, sure], 1)
     assert measure(plain, targets, "matthews") == 0
-    matched = shifted(plain, matching(sure, 0.75))
+    matched = combined(Ensemble("mean", {"a": 1.0}, matching_shift(sure, 0.75)), {"a": plain}, "class")
     assert decide(matched).mean() == pytest.approx(0.75, abs=0.01)
     assert matched.sum(1) == pytest.approx(np.ones(400))
     assert measure(matched, targets, "matthews") > 0.7
     assert (np.argsort(matched[:, 1]) == np.argsort(sure)).all()
-    assert np.array_equal(shifted(plain, 0.0), plain)
-    assert np.isfinite([matching(sure, 0.0), matching(sure, 1.0), matching(np.ones(3), 0.5)]).all()
+    assert np.array_equal(combined(Ensemble("mean", {"a": 1.0}, 0.0), {"a": plain}, "class"), plain)
+    shifts = [matching_shift(sure, 0.0), matching_shift(sure, 1.0), matching_shift(np.ones(3), 0.5)]
+    assert np.isfinite(shifts).all()
 
 
 def test_the_ensemble_is_preferred_unless_another_is_clearly_better() -> None:
@@ -140,26 +146,32 @@ def test_the_ensemble_is_preferred_unless_another_is_clearly_better() -> None:
         return np.eye(2)[known] * 0.2 + 0.4
 
     outputs = {"encoder": guess(0.6), **{f"head-{i}": guess(0.6) for i in range(39)}}
-    found = ensembles(outputs, judge, "accuracy")
-    outputs |= {name: ensemble.of(outputs, "class") for name, ensemble in found.items()}
-    assert preferred(outputs, judge, "accuracy") == "ensemble-matched"
-    assert preferred(outputs | {"knows": guess(1.0)}, judge, "accuracy") == "knows"
-    assert preferred({"encoder": outputs["encoder"]}, judge, "accuracy") == "encoder"
+    found = choose(outputs, judge, "accuracy")
+    assert found.selected == "ensemble-matched"
+    assert found.goodness == pytest.approx(judge.measure(found.predictions["ensemble-matched"].values, "accuracy"))
+    assert choose({"encoder": outputs["encoder"]}, judge, "accuracy").selected == "encoder"
+    # Ensembles are built by the loss, to which a head that is always right but never sure is worth little.
+    unsure = 0.5 + 0.001 * (2 * np.eye(2)[targets] - 1)
+    often_right = np.eye(2)[np.where(np.arange(200) % 4 == 0, 1 - targets, targets)] * 0.6 + 0.2
+    with_one = {"encoder": often_right, "head": often_right, "knows": unsure}
+    assert choose(with_one, judge, "accuracy").selected == "knows"
 
 
-@pytest.mark.parametrize("second", [0, 4, 36, 40])
-def test_a_class_that_is_hardly_held_out_gives_no_threshold(second: int) -> None:
+def test_a_class_that_is_hardly_held_out_gives_no_threshold() -> None:
     """All of one class: the threshold would lie above, or below, every probability that was seen."""
-    targets = (np.arange(40) < second).astype(int)
     outputs = {name: RANDOM.dirichlet([1, 1], 40) for name in ("encoder", "head")}
-    assert "ensemble-matched" not in ensembles(outputs, judge_of(targets), "accuracy")
-    assert "ensemble-matched" in ensembles(outputs, judge_of(np.arange(40) % 2), "accuracy")
+    for second, tuned in ((0, False), (4, False), (5, True), (20, True), (35, True), (36, False), (40, False)):
+        targets = (np.arange(40) < second).astype(int)
+        found = choose(outputs, judge_of(targets), "accuracy").ensembles
+        assert ("ensemble-matched" in found) == tuned, second
 
 
 def test_ensembles_take_the_encoder_and_the_best_head() -> None:
     targets = np.arange(100) % 2
     good, poor = np.eye(2)[targets] * 0.8 + 0.1, np.full((100, 2), 0.5)
-    found = ensembles({"encoder": poor, "x": poor, "y": good}, judge_of(targets), "accuracy")
-    assert found["ensemble-max"].weights == {"encoder": 1.0, "y": 1.0}
-    assert found["ensemble-greedy"].weights == {"y": 1.0}
-    assert ensembles({"encoder": poor}, judge_of(targets), "accuracy") == {}
+    found = choose({"encoder": poor, "x": poor, "y": good}, judge_of(targets), "accuracy")
+    assert found.best_head == "y"
+    assert found.ensembles["ensemble-max"].weights == {"encoder": 1.0, "y": 1.0}
+    assert found.ensembles["ensemble-greedy"].weights == {"y": 1.0}
+    alone = choose({"encoder": poor}, judge_of(targets), "accuracy")
+    assert (alone.ensembles, alone.best_head) == ({}, None)

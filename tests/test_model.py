@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from conftest import sentences, write_csv
+from conftest import info_of, scores_of, sentences, write_csv
 
 import bertvision
 from bertvision.errors import UserError
+from bertvision.inference.select import Choice, choose
+from bertvision.kinds import kinds
+from bertvision.recipe import Recipe
+from bertvision.records import GREEDY, MATCHED
 from bertvision.runs.directory import Run
+from bertvision.types import Examples, Windows
 
 EASY = {"backbone": "tiny", "quiet": True, "polish": 10, "head_lr": 5e-3}
 
@@ -45,7 +50,7 @@ def pair_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_scores_have_the_promised_shape(run: Run) -> None:
-    scores = run.scores
+    scores = scores_of(run)
     assert (scores["task"], scores["metric"]) == ("table", "accuracy")
     assert [entry["epoch"] for entry in scores["marks"]] == ["0", "1/2", "1"]
     last = scores["marks"][-1]
@@ -66,15 +71,44 @@ def test_scores_have_the_promised_shape(run: Run) -> None:
     assert scores["marks"][0]["seconds"] < last["seconds"]
 
 
-def test_the_selected_model_is_the_best_on_held_out_data(run: Run) -> None:
-    scores = run.scores
-    best = max(found["accuracy"]["value"] for entry in scores["marks"] for found in entry["held_out"].values())
-    mark = next(entry for entry in scores["marks"] if entry["epoch"] == scores["selected"]["mark"])
-    assert mark["held_out"][scores["selected"]["model"]]["accuracy"]["value"] == best
+def test_the_widest_ensemble_ships_unless_another_model_is_above_its_interval(run: Run, pair_run: Run) -> None:
+    for found in (run, pair_run):
+        metric, marks = found.results.metric, found.results.marks
+        for mark in marks:
+            held = {name: scores[metric] for name, scores in mark.scores["held_out"].items()}
+            wide = MATCHED if MATCHED in held else GREEDY
+            best = max(score.value for score in held.values())
+            if best > held[wide].high:
+                assert held[mark.selected].value == best
+            else:
+                assert mark.selected == wide
+            assert mark.goodness == pytest.approx(held[mark.selected].value)
+        assert found.results.shipped.goodness == max(mark.goodness for mark in marks if mark.goodness is not None)
+        assert found.results.selected.model == found.results.shipped.selected
+
+
+def test_only_a_model_that_is_clearly_better_than_the_widest_ensemble_ships_instead_of_it() -> None:
+    """Ensembles go by the loss: a model that is always right but never sure has no weight in them."""
+    truth, rows = np.random.default_rng(0).integers(0, 2, 200), np.arange(200)
+    windows = Windows(rows, rows, rows, np.arange(201), 0, rows)
+    judge = kinds["class"].judge(Examples(["text"] * 200, None, truth), windows, Recipe())
+
+    def chosen(mistakes: int) -> Choice:
+        sure = np.where(rows < mistakes, 0.4, 0.999)
+        right = {"encoder": sure, "timid": np.full(200, 0.501)}
+        outputs = {
+            name: np.where(np.eye(2)[truth] > 0, share[:, None], 1 - share[:, None]) for name, share in right.items()
+        }
+        return choose(outputs, judge, "accuracy")
+
+    many, one = chosen(50), chosen(1)
+    assert many.ensembles[GREEDY].weights == {"encoder": 1.0}
+    assert (many.best_head, many.selected, many.goodness) == ("timid", "timid", 1.0)
+    assert (one.best_head, one.selected) == ("timid", MATCHED)
 
 
 def test_run_json_says_how_the_run_came_about(run: Run) -> None:
-    info = run.info
+    info = info_of(run)
     assert info["options"]["seed"] == 0
     assert info["data"]["train"]["examples"] == 144
     assert info["data"]["held_out"]["examples"] == 16
@@ -86,41 +120,39 @@ def test_run_json_says_how_the_run_came_about(run: Run) -> None:
 
 
 def test_every_model_left_its_predictions(run: Run) -> None:
-    for entry in run.scores["marks"]:
-        parts = run.predictions(entry["epoch"])
+    for mark in run.results.marks:
+        parts = run.predictions(mark.mark)
         assert set(parts) == {"held_out", "dev"}
-        assert set(parts["dev"]["outputs"]) == set(entry["dev"])
-        for outputs in parts["dev"]["outputs"].values():
+        assert set(parts["dev"].outputs) == set(mark.scores["dev"])
+        for outputs in parts["dev"].outputs.values():
             assert outputs.shape == (60, 2)
             assert outputs.sum(1) == pytest.approx(np.ones(60))
 
 
 def test_evaluating_again_gives_the_same_scores_at_every_mark(run: Run) -> None:
-    for entry in run.scores["marks"]:
-        again = bertvision.evaluate(f"{run.path}@{entry['epoch']}")
-        assert again["dev"].keys() == entry["dev"].keys()
-        for model, found in again["dev"].items():
-            assert found["accuracy"] == pytest.approx(entry["dev"][model]["accuracy"]), model
+    for mark in run.results.marks:
+        again = bertvision.evaluate(f"{run.path}@{mark.mark}").scores["dev"]
+        assert again.keys() == mark.scores["dev"].keys()
+        for model, found in again.items():
+            assert found["accuracy"].as_dict() == pytest.approx(mark.scores["dev"][model]["accuracy"].as_dict()), model
 
 
 def test_evaluating_on_a_file_scores_that_file(run: Run, tmp_path: Path) -> None:
     write_csv(tmp_path / "more.csv", ("text", "label"), sentences(40, seed=11))
-    result = bertvision.evaluate(run.path, dev=str(tmp_path / "more.csv"))
-    assert result["dev"][result["selected"]]["accuracy"]["value"] > 0.8
+    result = bertvision.evaluate(run.path, dev=tmp_path / "more.csv")
+    assert result.scores["dev"][result.selected]["accuracy"].value > 0.8
     write_csv(tmp_path / "bare.csv", ("text",), [("a",)])
     with pytest.raises(UserError, match="no column 'label'"):
         bertvision.evaluate(run.path, dev=str(tmp_path / "bare.csv"))
 
 
 def test_a_loaded_model_answers_as_its_predictions_say(run: Run) -> None:
-    scores = run.scores
     for mark in ("0", "1"):
-        entry = next(entry for entry in scores["marks"] if entry["epoch"] == mark)
-        for name in ("encoder", entry["selected"], "ensemble-greedy"):
+        for name in ("encoder", run.mark(mark).selected, "ensemble-greedy"):
             model = bertvision.load(f"{run.path}@{mark}", name)
             texts = [text for text, _ in sentences(60, seed=7)]
             answers = model.predict(texts)
-            kept = run.predictions(mark)["dev"]["outputs"][name]
+            kept = run.predictions(mark)["dev"].outputs[name]
             found = [[answer["probabilities"][label] for label in ("neg", "pos")] for answer in answers]
             assert np.array(found) == pytest.approx(kept, abs=1e-5)
             assert answers[3]["label"] == ("neg", "pos")[int(kept[3].argmax())]
@@ -136,12 +168,12 @@ def test_answers_do_not_depend_on_the_company(run: Run) -> None:
 
 
 def test_pairs_encoded_separately_answer_from_the_run_directory(pair_run: Run) -> None:
-    entry = pair_run.scores["marks"][0]
-    polished = [name for name in entry["dev"] if name.endswith("+polish")]
-    assert {entry["pairs"][name] for name in polished} == {"separate"}
-    again = bertvision.evaluate(f"{pair_run.path}@0")
+    mark = pair_run.mark("0")
+    polished = [name for name in mark.models if name.endswith("+polish")]
+    assert {mark.ways[name] for name in polished} == {"separate"}
+    again = bertvision.evaluate(f"{pair_run.path}@0").scores["dev"]
     for name in polished:
-        assert again["dev"][name]["pearson"] == pytest.approx(entry["dev"][name]["pearson"], abs=1e-5)
+        assert again[name]["pearson"].value == pytest.approx(mark.score(name, "pearson", "dev").value, abs=1e-5)
     answer = bertvision.load(pair_run.path, "cosines+polish").predict(["the cat"], ["the dog"])[0]
     assert set(answer) == {"score"}
 
@@ -168,12 +200,12 @@ def test_the_checkpoint_is_a_plain_transformers_folder(run: Run) -> None:
 
 def test_comparing_runs_pairs_their_examples(run: Run, pair_run: Run) -> None:
     result = bertvision.compare(f"{run.path}@1/2", run.path)
-    difference = result["dev"]["difference"]["accuracy"]
-    values = [result["dev"][side]["accuracy"]["value"] for side in ("a", "b")]
-    assert difference["value"] == pytest.approx(values[1] - values[0])
-    assert difference["low"] <= difference["value"] <= difference["high"]
-    same = bertvision.compare(run.path, run.path)["dev"]["difference"]["accuracy"]
-    assert (same["value"], same["low"], same["high"]) == (0, 0, 0)
+    difference = result.difference["dev"]["accuracy"]
+    a, b = (side["accuracy"].value for side in result.scores["dev"])
+    assert difference.value == pytest.approx(b - a)
+    assert difference.low <= difference.value <= difference.high
+    same = bertvision.compare(run.path, run.path).difference["dev"]["accuracy"]
+    assert (same.value, same.low, same.high) == (0, 0, 0)
     with pytest.raises(UserError, match="share no dev examples"):
         bertvision.compare(run.path, pair_run.path)
 

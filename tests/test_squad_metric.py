@@ -54,31 +54,12 @@ def plain_report(golds: dict[str, list[str]], said: dict[str, str], nulls: dict[
     return result
 
 
-WORDS = [
-    "the",
-    "a",
-    "an",
-    "The",
-    "cat",
-    "Cat.",
-    "cat's",
-    "dog",
-    "—",
-    "“q”",
-    "...",
-    "U.S.",
-    "",
-    " ",
-    "theory",
-    "é",
-    "1,000",
-]
+WORDS = "the|a|an|The|cat|Cat.|cat's|dog|—|“q”|...|U.S.|| |theory|é|1,000".split("|")
 
 
-@pytest.mark.parametrize("block", range(10))
-def test_the_metric_equals_an_independent_one_on_a_thousand_files(block: int) -> None:
-    for seed in range(100):
-        draw = np.random.default_rng([block, seed])
+def test_the_metric_equals_an_independent_one_on_a_thousand_files() -> None:
+    for seed in range(1000):
+        draw = np.random.default_rng(seed)
 
         def text(most: int = 5, draw: np.random.Generator = draw) -> str:
             return " ".join(draw.choice(WORDS, draw.integers(0, most)))
@@ -89,7 +70,7 @@ def test_the_metric_equals_an_independent_one_on_a_thousand_files(block: int) ->
         nulls = {name: float(np.round(draw.random(), 1 if seed % 2 else 6)) for name in names}
         found, expected = report(golds, said, nulls), plain_report(golds, said, nulls)
         for key, value in expected.items():
-            assert found[key] == pytest.approx(value, abs=1e-10), key
+            assert found[key] == pytest.approx(value, abs=1e-10), (seed, key)
         assert found["exact"] == report(golds, said)["exact"]  # by default nothing is nulled
         assert ("NoAns_exact" in found) == any(not answers for answers in golds.values())
         everything = report(golds, said, nulls, threshold=-1.0)

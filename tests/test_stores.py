@@ -3,29 +3,29 @@
 import hashlib
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from conftest import Command, sentences, write_csv
+import transformers
+from conftest import Command, info_of, sentences, write_csv
 
 import bertvision
 from bertvision.backbones import encoder as backbones
+from bertvision.backbones import tiny
 from bertvision.errors import UserError
-from bertvision.stores.codec import Codec, Int8, codec, restored
+from bertvision.inference import extract as extraction
+from bertvision.options import Request
+from bertvision.prepare import parts_of
+from bertvision.stores.codec import Codec, Int8, bytes_per_row, codec, restored
 from bertvision.stores.place import Place
 from bertvision.stores.reader import AHEAD, Store
-from bertvision.training import extract as extraction
-
-INVENTED = {"limit": 40, "dev_limit": 20}
+from bertvision.tasks import load
 
 
 def extracted(table: Path, out: Path | str, **options: Any) -> Store:
@@ -54,20 +54,19 @@ def there_and_back(made: Codec, states: torch.Tensor, reader: Codec | None = Non
     return (reader or made).decode(made.encode(states), room).transpose(0, 1)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16", "int8"])
-@pytest.mark.parametrize("components", [None, 6])
-def test_codecs_keep_outliers_and_their_neighbours(dtype: str, components: int | None) -> None:
+def test_codecs_keep_outliers_and_their_neighbours() -> None:
     draw = torch.Generator().manual_seed(0)
-    basis = torch.randn(3, 5, 16, generator=draw)
-    states = torch.einsum("nlc,lcd->nld", torch.randn(200, 3, 5, generator=draw), basis)
+    states = torch.randn(200, 3, 16, generator=draw)
     states[..., 3] += 90  # a feature that is large in every token, as encoders have them
     states[7] *= 4  # and a token that is large as a whole
-    made = codec(dtype, components, states)
-    again = there_and_back(made, states, restored(dtype, components, made.constants))
-    allowed = {"fp32": 1e-4, "fp16": 1e-3, "bf16": 1e-2, "int8": 1e-2}[dtype]
     others = [0, 1, 2, *range(4, 16)]
-    assert (again - states)[..., others].abs().mean() < allowed * states[..., others].abs().mean()
-    assert (again - states)[..., 3].abs().mean() < allowed * states[..., 3].abs().mean()
+    for dtype, allowed in {"fp32": 1e-7, "fp16": 1e-3, "bf16": 1e-2, "int8": 2e-2}.items():
+        made = codec(dtype, states)
+        again = there_and_back(made, states, restored(dtype, made.constants))
+        assert (again - states)[..., others].abs().mean() < allowed * states[..., others].abs().mean(), dtype
+        assert (again - states)[..., 3].abs().mean() < allowed * states[..., 3].abs().mean(), dtype
+        stored = sum(value.numel() * value.element_size() for value in made.encode(states).values())
+        assert stored == 200 * bytes_per_row(dtype, 3, 16), dtype
 
 
 def test_int8_scales_beat_one_scale_per_row_or_per_feature() -> None:
@@ -98,24 +97,17 @@ def test_int8_is_not_coarsened_by_a_feature_that_is_rarely_large() -> None:
 def test_a_store_holds_what_the_encoder_says(table: Path, tmp_path: Path) -> None:
     store = extracted(table, tmp_path / "store", views="tokens", layers="0+2-3")
     assert len(store) == 120
-    texts = dict(zip(range(120), [text for text, _ in sentences(120)], strict=True))
-    encoder = backbones.load("tiny", 2, 0).eval()
+    model = transformers.AutoModel.from_pretrained(tiny.folder()).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny.folder())
     found = windows_of(store, seed=3)
     assert len(found) == 120
-    from bertvision.options import Request
-    from bertvision.prepare import parts_of
-    from bertvision.tasks import load
-    from bertvision.types import Examples
-
-    options = Request(task="table", train=str(table))
-    for split, part in parts_of(load(options), options).items():
+    request = Request(task="table", train=str(table))
+    for split, part in parts_of(load(request), request).items():
         for row in (0, len(part) - 1):
-            assert part.texts[row] in texts.values()
-            windows = encoder.encode(Examples([part.texts[row]], None, None), 256)
             with torch.no_grad():
-                layers = encoder(encoder.batch(windows, np.array([0])).inputs)[1]
-            expected = torch.stack([layers[i][0] for i in (0, 2, 3)])
-            assert torch.allclose(found[split, str(row)], expected, atol=1e-5)
+                raw = model(**tokenizer(part.texts[row], return_tensors="pt"), output_hidden_states=True)
+            expected = torch.stack([raw.hidden_states[i][0] for i in (0, 2, 3)])
+            assert torch.allclose(found[split, str(row)], expected, atol=1e-5), (split, row)
 
 
 def test_batches_depend_on_the_seed_alone_and_can_be_resumed(table: Path, tmp_path: Path) -> None:
@@ -168,29 +160,49 @@ def test_parts_on_their_own_make_the_same_store(table: Path, tmp_path: Path) -> 
     assert len(list(whole.glob("train-*.safetensors"))) > 5
 
 
-def test_killed_at_any_moment_the_same_command_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    write_csv(tmp_path / "reviews.csv", ("text", "label"), sentences(400))
-    line = [sys.executable, "-c", "import bertvision.training.extract as e; e.SHARD_UNIT = 20_000\n"
-            "from bertvision.cli import main; main()",
-            "extract", "tiny", "table", "--train", "reviews.csv", "--views", "tokens", "--dtype", "int8",
-            "--shard-size", "1", "--out", "store"]  # fmt: skip
+KILLED_WHILE_WRITING = """
+import os, sys
+import bertvision.inference.extract as extraction
+from bertvision.cli import main
+from bertvision.stores.place import Place
+
+extraction.SHARD_UNIT, stop, write = 20_000, int(sys.argv.pop(1)), Place.write
+count = 0
+
+def counted(place, name, fill):
+    global count
+    count += 1
+
+    def fill_and_die(path):
+        fill(path)
+        if count == stop:
+            os.kill(os.getpid(), 9)  # the file is written aside, but does not have its name yet
+
+    return write(place, name, fill_and_die)
+
+Place.write = counted
+main()
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_write_the_same_command_ends_with_the_same_bytes(tmp_path: Path) -> None:
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
-        shutil.copy(tmp_path / "reviews.csv", tmp_path / name)
-    started = time.perf_counter()
-    subprocess.run(line, cwd=tmp_path / "whole", check=True, capture_output=True)
-    seconds = time.perf_counter() - started
-    draw, kills = random.Random(0), 0
-    for _ in range(6):
-        process = subprocess.Popen(line, cwd=tmp_path / "killed", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            process.wait(draw.uniform(0.5, 1.0) * seconds)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            kills += 1
-    subprocess.run(line, cwd=tmp_path / "killed", check=True, capture_output=True)
-    assert kills
+        write_csv(tmp_path / name / "reviews.csv", ("text", "label"), sentences(120))
+
+    def extract(name: str, stop: int) -> int:
+        line = ["extract", "tiny", "table", "--train", "reviews.csv", "--views", "tokens", "--dtype", "int8"]
+        line += ["--shard-size", "1", "--out", "store"]
+        command = [sys.executable, "-c", KILLED_WHILE_WRITING, str(stop), *line]
+        return subprocess.run(command, cwd=tmp_path / name, capture_output=True).returncode
+
+    assert extract("whole", 0) == 0
+    for stop in (1, 2, 4, 7):  # the plan or a table, constants, shards
+        assert extract("killed", stop) == -signal.SIGKILL, stop
+        with pytest.raises(UserError, match=r"is not a store|is unfinished"):
+            bertvision.open_store(tmp_path / "killed" / "store")
+    assert extract("killed", 0) == 0
     assert digests(tmp_path / "whole" / "store") == digests(tmp_path / "killed" / "store")
 
 
@@ -266,13 +278,14 @@ def test_what_cannot_be_right_is_refused(table: Path, tmp_path: Path, monkeypatc
     with pytest.raises(UserError, match="There is no store"):
         bertvision.open_store(tmp_path / "nowhere")
     for bad, message in (
-        ({"dtype": "fp8"}, "--dtype 'fp8' is none of"),
-        ({"shard": "3/2"}, "--shard '3/2' is not i/n"),
+        ({"dtype": "fp8"}, "--dtype must be one of fp32, fp16, bf16, int8; got 'fp8'"),
+        ({"shard": "3/2"}, r"--shard must be i/n, .* got '3/2'"),
+        ({"shard_size": 0}, "--shard-size must be at least 1"),
         ({"layers": "2-9"}, r"layers are 0 \(embeddings\) to 3"),
-        ({"layers": "top"}, "--layers 'top' is not a list"),
-        ({"views": "first"}, "--views 'first': this task's states are kept as tokens, or of cls, mean"),
-        ({"pca": 32}, "--pca 32 must be at least 1 and below"),
-        ({"split": "test"}, "--split 'test' is none of"),
+        ({"layers": "top"}, "--layers must be a list such as 0-3.6; got 'top'"),
+        ({"views": "first"}, "--views 'first': this task's states are stored as tokens, or of cls, mean"),
+        ({"split": "test"}, "--split must be train, dev or train,dev; got 'test'"),
+        ({"pca": 32}, "no option called 'pca'"),
     ):
         with pytest.raises(UserError, match=message):
             extracted(table, tmp_path / "bad", **bad)
@@ -344,7 +357,7 @@ def test_a_store_may_lie_anywhere_that_fsspec_knows(table: Path, tmp_path: Path)
         name: entry["sha256"] for name, entry in remote.manifest["files"].items()
     }
     run = bertvision.train("memory://bucket/store", heads="adapter-64", out=tmp_path / "run", quiet=True)
-    assert run.info["store"]["place"] == "memory://bucket/store"
+    assert info_of(run)["store"]["place"] == "memory://bucket/store"
     Place("memory://bucket").files.rm("/bucket", recursive=True)
 
 

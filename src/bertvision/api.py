@@ -4,9 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from inspect import Parameter, Signature, signature
 from pathlib import Path
+from types import NoneType
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from bertvision.analysis import Table
+from bertvision.errors import UserError
 from bertvision.inference.evaluate import Comparison, Evaluation
 from bertvision.inference.model import Model
 from bertvision.options import Request
@@ -14,7 +16,7 @@ from bertvision.progress import Progress
 from bertvision.runs.directory import Run
 from bertvision.stores.reader import Store
 from bertvision.tasks import tasks
-from bertvision.tasks.reading import SUFFIXES
+from bertvision.tasks.reading import SUFFIXES, read_columns
 
 Paths = str | Path
 F = TypeVar("F", bound=Callable[..., Any])
@@ -99,7 +101,8 @@ def fit(
         UserError: If an option or the data cannot be used; nothing is written then.
 
     Example:
-        >>> run = bertvision.fit(["good film", "bad film", ...], ["pos", "neg", ...], budget=1)
+        >>> texts, labels = ["a good film", "a bad film"] * 50, ["pos", "neg"] * 50
+        >>> run = bertvision.fit(texts, labels, budget=1)
         >>> run.model().predict("What a film!")["label"]
         'pos'
     """
@@ -107,12 +110,15 @@ def fit(
     from bertvision.training.fit import fit as run_fit
 
     given: dict[str, Any] = dict(options)
-    dataset = None
-    if isinstance(task_or_data, (str, Path)) and labels is None:
-        name = str(task_or_data)
-        file = name not in tasks and Path(name).suffix.lower() in SUFFIXES
-        given |= {"task": "table", "train": name} if file else {"task": name}
-        request = Request.of(**given)
+    named = isinstance(task_or_data, (str, Path)) and labels is None
+    file = named and str(task_or_data) not in tasks and Path(task_or_data).suffix.lower() in SUFFIXES
+    if named and not isinstance(given.get("dev"), (str, Path, NoneType)):  # a file, but dev data in memory
+        if not file:
+            raise UserError(f"dev: task '{task_or_data}' needs a file to report on; got {type(given['dev']).__name__}.")
+        task_or_data, named = read_columns(Path(task_or_data)), False
+    if named:
+        request = Request.of(**given | ({"task": "table", "train": task_or_data} if file else {"task": task_or_data}))
+        dataset = None
     else:
         dev = given.pop("dev", None)
         request = Request.of(task="table", **given)
@@ -152,6 +158,10 @@ def evaluate(run: Paths | Run, *, data: Paths | None = None, dev: Paths | None =
 
 def compare(a: Paths | Run, b: Paths | Run) -> Comparison:
     """How much the second run's model scores above the first's: a paired bootstrap on the same dev examples.
+
+    Args:
+        a: A run directory, or `RUN@MARK`.
+        b: Another one, with the same dev data.
 
     Example:
         >>> bertvision.compare("runs/short", "runs/long").difference["dev"]["accuracy"].value
@@ -216,7 +226,7 @@ def open_store(store: Paths) -> Store:
 
     Example:
         >>> for batch in bertvision.open_store("stores/sts-b").batches(32, seed=0):
-        ...     batch.hidden.shape  # (B, L, T, D)
+        ...     states = batch.hidden  # (B, L, T, D)
     """
     from bertvision.stores.reader import open_store as read
 
@@ -236,7 +246,9 @@ def train(
         **options: Options of `bertvision train`.
 
     Example:
-        >>> run = bertvision.train("stores/sts-b", heads="paper,ours", out="runs/all-heads")
+        >>> run = bertvision.train("stores/sts-b", heads="learned-pooling,adapter-64", out="runs/two-heads")
+        >>> run.results.last.best_head
+        'adapter-64'
     """
     from bertvision.training.stored import train as run_train
 
@@ -260,7 +272,8 @@ def analyse(
         Name of the analysis -> tables with `.title`, `.note` and `.rows` (a list of dictionaries).
 
     Example:
-        >>> bertvision.analyse("runs/reviews", ["confusion"])["confusion"][0].rows
+        >>> tables = bertvision.analyse("runs/reviews", ["confusion"])
+        >>> rows = tables["confusion"][0].rows
     """
     from bertvision.analysis.conduct import analyse as conduct
 
@@ -289,7 +302,9 @@ def cut(
         quiet: Print no progress.
 
     Example:
-        >>> small = bertvision.cut("runs/reviews", depth=3)
+        >>> small = bertvision.cut("runs/reviews", depth=2)
+        >>> small.record.cut.layers
+        2
     """
     from bertvision.cutting import cut as cut_run
 
@@ -298,10 +313,15 @@ def cut(
 
 
 def report(*runs: Paths | Run, out: Paths = "report.html") -> Path:
-    """Write one page about one or several runs; a name that ends in .md makes it Markdown.
+    """Write one page about one or several runs.
+
+    Args:
+        *runs: Run directories, or `RUN@MARK`.
+        out: The file to write. A name that ends in .md makes it Markdown, else it is HTML.
 
     Example:
-        >>> bertvision.report("runs/reviews", out="report.html")
+        >>> bertvision.report("runs/reviews", out="report.html").name
+        'report.html'
     """
     from bertvision.reports import make
 

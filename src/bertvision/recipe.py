@@ -101,17 +101,21 @@ def _polish_until(request: Request, lead: str, span: bool) -> str:
 def migrated(kept: dict[str, Any]) -> Recipe:
     """The recipe of a run of version 0.1, whose run.json had one type for both. What a version did not know yet is
     what it did; what it decided by leaving it open is said."""
-    known = {"polish_from", *Request.__dataclass_fields__}
-    strange = sorted(set(kept) - known)
-    if strange:
-        listed = ", ".join(strange)
-        raise UserError(f"run.json has options that this version does not know ({listed}). Update bertvision.")
     past: dict[str, Any] = {"lead": OWN, "dropout": True, "freeze": "none", "polish_until": None, "budget": None} | kept
     past.pop("polish_from", None)
+    check_known(past)
     past["polish_until"] = past["polish_until"] or ALL_MARKS
     past["marks"] = past.get("marks") or _marks(Request(epochs=past["epochs"], budget=1.0), past["lead"])
     open_still = {name: getattr(Recipe, name) for name in DECIDED if past.get(name) is None}
     return Recipe(**past | open_still)
+
+
+def check_known(kept: dict[str, Any]) -> None:
+    """Refuse the options of a later version."""
+    strange = sorted(set(kept) - set(Request.__dataclass_fields__))
+    if strange:
+        listed = ", ".join(strange)
+        raise UserError(f"run.json has options that this version does not know ({listed}). Update bertvision.")
 
 
 def reopened(recipe: Recipe) -> Request:

@@ -17,7 +17,7 @@ from bertvision.heads.variants import Variant, parse, without
 from bertvision.kinds import Scale
 from bertvision.metrics.intervals import Score
 from bertvision.options import Request
-from bertvision.recipe import Recipe, migrated, reopened
+from bertvision.recipe import Recipe, check_known, migrated, reopened
 from bertvision.types import HELD_OUT, reported
 
 SCHEMA = 2  # of run.json; version 0.1 wrote none
@@ -196,6 +196,8 @@ class RunRecord:
         if schema > SCHEMA:
             raise UserError(f"'{path}' has schema {schema}; this version reads up to {SCHEMA}. Update bertvision.")
         options = kept.pop("options")
+        if schema == SCHEMA:
+            check_known(options | kept["request"])
         recipe = Recipe(**options) if schema == SCHEMA else migrated(options)
         request = Request(**kept.pop("request")) if "request" in kept else reopened(recipe)
         typed: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Digests of an encoder's weights and tokenizer: is this the encoder that a run or a store was made with?"""
+"""Digests of an encoder's weights and tokenizer, to recognise the encoder of a run or a store."""
 
 import hashlib
 
@@ -6,7 +6,7 @@ from bertvision.backbones.encoder import Encoder
 
 
 def weights_digest(encoder: Encoder) -> str:
-    """Digest of the pre-trained weights, without the new output layer, which the seed decides."""
+    """Digest of the pre-trained weights, without the output layer, which depends on the seed."""
     total = hashlib.sha256()
     for name, value in sorted(encoder.model.base_model.state_dict().items()):
         if encoder.pooled or not name.startswith("pooler."):
@@ -16,5 +16,5 @@ def weights_digest(encoder: Encoder) -> str:
 
 
 def tokenizer_digest(encoder: Encoder) -> str:
-    encoder.tokenizer.backend_tokenizer.no_truncation()  # the last call may have left it switched on
+    encoder.tokenizer.backend_tokenizer.no_truncation()  # the last call may have enabled it
     return hashlib.sha256(encoder.tokenizer.backend_tokenizer.to_str().encode()).hexdigest()

@@ -1,10 +1,9 @@
-"""Any transformers encoder with its own output layer, giving logits and the hidden states of every layer.
+"""Any transformers encoder with its own output layer: logits and the hidden states of every layer.
 
-The only file that knows transformers' models and tokenizers.
+The only file that loads transformers' models and tokenizers.
 """
 
-import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,9 +36,8 @@ class Encoder(nn.Module):
 
     def __init__(self, model: Any, tokenizer: Any, pooled: bool) -> None:
         super().__init__()
-        self.model = model
-        self.tokenizer = tokenizer
-        self.pooled = pooled  # only a pooler that was pre-trained says something
+        self.model, self.tokenizer = model, tokenizer
+        self.pooled = pooled  # does it have a pooler, and was that pre-trained?
         self._pooler_output: Tensor | None = None
         if pooled:
             model.base_model.pooler.register_forward_hook(self._keep_pooled)
@@ -60,7 +58,7 @@ class Encoder(nn.Module):
 
     @property
     def layers(self) -> int:
-        """Layers of hidden states, the embedding output included."""
+        """Layers of hidden states, including the embedding output."""
         return int(self.model.config.num_hidden_layers) + 1
 
     @property
@@ -69,7 +67,7 @@ class Encoder(nn.Module):
 
     @property
     def longest(self) -> int:
-        """Tokens the encoder can take. RoBERTa's kin count positions from the padding index on."""
+        """The maximum number of tokens. RoBERTa and its relatives count positions from the padding index."""
         config = self.model.config
         positions = getattr(config, "max_position_embeddings", None) or self.tokenizer.model_max_length
         if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
@@ -94,26 +92,21 @@ class Encoder(nn.Module):
         return Batch(inputs, parts["attention_mask"], parts["segments"])
 
     def freeze(self, what: str | None) -> None:
-        """Leave `none`, `embeddings`, these and the first N layers, or `all` (but the output layer) as they are."""
-        base = self.model.base_model
+        """Freeze `none`, `embeddings`, these and the first N layers, or `all` except the output layer."""
         if what in (None, "none"):
             return
-        frozen: list[nn.Module] = [base.embeddings]
-        if what == "all":
-            frozen = [base]
-        elif what != "embeddings":
-            layers = layers_of(base)
-            if int(what) > len(layers):
-                raise UserError(f"--freeze {what}: this encoder has {len(layers)} layers.")
-            frozen += list(layers[: int(what)])
-        for module in frozen:
+        base, layers = self.model.base_model, layers_of(self.model.base_model)
+        if what.isdigit() and int(what) > len(layers):
+            raise UserError(f"--freeze {what}: this encoder has {len(layers)} layers.")
+        lowest = layers[: int(what)] if what.isdigit() else ()
+        for module in [base] if what == "all" else [base.embeddings, *lowest]:
             module.requires_grad_(False)
 
     @contextmanager
     def up_to(self, depth: int) -> Iterator[None]:
-        """Inside, layers above `depth` are not computed: `forward` gives fewer of them, and no logits worth reading.
+        """Inside, layers above `depth` are not computed: `forward` returns fewer of them, and meaningless logits.
 
-        Where a last norm is applied to whatever layer is the last, one more is computed, to be that one.
+        Some encoders apply a final norm to whichever layer is last. For these, one more layer is computed.
         """
         stack = layers_of(self.model.base_model)
         kept = depth + hasattr(self.model.base_model, "final_norm")
@@ -125,48 +118,43 @@ class Encoder(nn.Module):
             stack.extend(above)
 
     def cut(self, depth: int) -> None:
-        """Drop the layers above `depth` for good."""
-        base, config = self.model.base_model, self.model.config
-        stack = layers_of(base)
+        """Remove the layers above `depth`."""
+        stack, config = layers_of(self.model.base_model), self.model.config
         if len(stack) != config.num_hidden_layers:
-            raise UserError(f"This encoder ({config.model_type}) shares its layers: none of them can be cut off.")
+            raise UserError(f"The layers of this encoder ({config.model_type}) share weights and cannot be cut off.")
         if not 1 <= depth < len(stack):
-            raise UserError(
-                f"--layers {depth}: this encoder has {len(stack)}, so at least 1 and at most {len(stack) - 1}."
-            )
+            raise UserError(f"--layers must be 1 to {len(stack) - 1} (this encoder has {len(stack)}); got {depth}.")
         del stack[depth:]
         config.num_hidden_layers = depth
         if getattr(config, "layer_types", None):
             config.layer_types = config.layer_types[:depth]
 
     def save(self, folder: Path) -> None:
-        self.model.config.pooler_is_trained = self.pooled  # which the weights alone do not tell
+        self.model.config.pooler_is_trained = self.pooled  # the weights alone do not show it
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
 
 def layers_of(base: nn.Module) -> nn.ModuleList:
-    """The stack of transformer layers, wherever the architecture keeps it: the longest list of modules."""
-    stacks = [module for module in base.modules() if isinstance(module, nn.ModuleList)]
-    return max(stacks, key=len)
+    """The stack of transformer layers: the longest list of modules, whatever the architecture."""
+    return max((module for module in base.modules() if isinstance(module, nn.ModuleList)), key=len)
 
 
 def load(name: str, outputs: int, seed: int, *, span: bool = False, pooled: bool | None = None) -> Encoder:
-    """The backbone called `name` (registered, a folder, or on the hub) with an output layer of `outputs` logits:
-    per text or, with `span`, per token.
+    """The backbone `name` (registered, a folder, or on the hub) with an output layer of `outputs` logits: per text or,
+    with `span`, per token.
 
     `pooled` says whether the pooler counts as trained, for checkpoints that were saved with a new one.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    logging.getLogger("transformers").setLevel(logging.ERROR)
     path = str(backbones[name].folder()) if name in backbones else name
-    _check_folder(name, path)
+    _check_folder(name, Path(path))
     try:
         config = AutoConfig.from_pretrained(path, num_labels=outputs)
         with torch.random.fork_rng():
             torch.manual_seed(seed)  # the new output layer's weights
-            # Encoders are often stored as float16, which trains badly and slowly: float32 whatever the file says.
+            # Encoders are often stored as float16, which trains badly and slowly: always use float32.
             kind = AutoModelForQuestionAnswering if span else AutoModelForSequenceClassification
             model, report = kind.from_pretrained(
                 path, config=config, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
@@ -176,20 +164,24 @@ def load(name: str, outputs: int, seed: int, *, span: bool = False, pooled: bool
         raise _not_loaded(name, error) from None
     if not tokenizer.is_fast:
         raise UserError(f"--backbone '{name}' has no fast tokenizer, which is needed to tell a pair's texts apart.")
-    # A tokenizer file may carry truncation and padding of its own (MiniLM's says 128): ours are the options.
+    # A tokenizer file may have its own truncation and padding (MiniLM's says 128): only the options count.
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
+    missing, prefix = list(report["missing_keys"]), model.base_model_prefix + "."
     if pooled is None:
         has_pooler = getattr(model.base_model, "pooler", None) is not None
-        found = has_pooler and not any(".pooler." in f".{key}" for key in report["missing_keys"])
+        found = has_pooler and not any(".pooler." in f".{key}" for key in missing)
         pooled = bool(getattr(config, "pooler_is_trained", found))
-        _renew_output(model, report["missing_keys"], seed)
-    _check_weights(name, model, [*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])])
+        if all(key.startswith(prefix) for key in missing):
+            _renew_output(model, seed)
+    mismatched = [key for key, *_ in report["mismatched_keys"]]
+    lost = [key for key in missing + mismatched if key.startswith(prefix) and ".pooler." not in key]
+    if lost:  # transformers would fill them with noise
+        raise UserError(f"--backbone '{name}': the weights lack {len(lost)} tensors of the encoder, e.g. {lost[0]}.")
     return Encoder(model, tokenizer, pooled)
 
 
-def _check_folder(name: str, path: str) -> None:
-    folder = Path(path)
+def _check_folder(name: str, folder: Path) -> None:
     if not folder.is_dir():
         if name.startswith((".", "/", "~")):
             raise UserError(f"--backbone '{name}': there is no such folder.")
@@ -200,10 +192,8 @@ def _check_folder(name: str, path: str) -> None:
         raise UserError(f"--backbone '{name}': the folder has a config.json but no weights (model.safetensors).")
 
 
-def _renew_output(model: Any, missing: Iterable[str], seed: int) -> None:
-    """A checkpoint that was fine-tuned before brings its old output layer along: start that afresh, by the seed."""
-    if any(not key.startswith(model.base_model_prefix + ".") for key in missing):
-        return  # it was new anyway
+def _renew_output(model: Any, seed: int) -> None:
+    """Replace the output layer of a checkpoint that was fine-tuned before by a new one, decided by the seed."""
     draw = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if not name.startswith(model.base_model_prefix + "."):
@@ -211,19 +201,9 @@ def _renew_output(model: Any, missing: Iterable[str], seed: int) -> None:
             parameter.data = fresh if parameter.ndim > 1 else torch.zeros_like(parameter)
 
 
-def _check_weights(name: str, model: Any, missing: Iterable[str]) -> None:
-    """Refuse a checkpoint that lacks encoder layers: transformers would fill them with noise."""
-    prefix = model.base_model_prefix + "."
-    lost = [key for key in missing if key.startswith(prefix) and ".pooler." not in key]
-    if lost:
-        raise UserError(
-            f"--backbone '{name}': the weights lack {len(lost)} tensors of the encoder's shape, e.g. {lost[0]}."
-        )
-
-
 def _not_loaded(name: str, error: Exception) -> UserError:
     first = str(error).strip().split("\n")[0]
     if "/" in name or Path(name).exists():
         return UserError(f"--backbone '{name}' could not be loaded: {first}")
-    ways = "Give a name of `bertvision ls backbones`, a folder, or a name of the Hugging Face hub"
-    return unknown("backbone", name, list(backbones), f"{ways} (which says: {first}).")
+    choices = "Give a name from `bertvision ls backbones`, a folder, or a Hugging Face hub name"
+    return unknown("backbone", name, list(backbones), f"{choices} (the hub says: {first}).")

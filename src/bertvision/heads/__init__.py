@@ -66,9 +66,17 @@ def register_head(name: str, *, about: str = "", reads: str = "any") -> Callable
         A decorator for a function that builds the head for a `Shape`.
 
     Example:
-        >>> @bertvision.register_head("my-probe", about="linear layer on the last layer")
-        ... def my_probe(shape):
-        ...     return bertvision.Head(shape, LastLayer(shape.features))
+        >>> class Average(bertvision.Body):
+        ...     def __init__(self, features):
+        ...         super().__init__()
+        ...         self.width = features
+        ...
+        ...     def forward(self, layers):  # (B, L, V, D) -> (B, V, D)
+        ...         return layers.mean(1)
+        >>> @bertvision.register_head("average", about="linear layer on the mean of all layers")
+        ... def average(shape):
+        ...     return bertvision.Head(shape, Average(shape.features))
+        >>> run = bertvision.fit("reviews.csv", heads="average", epochs=0)
     """
     return register(name, "user", about, reads=reads)
 

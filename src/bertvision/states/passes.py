@@ -107,7 +107,8 @@ def _step(encoder: Encoder, encoded: Encoded, reads: Reads, way: str, rows: np.n
 
 
 def read(batch: Batch, layers: Sequence[Tensor], pooled: Tensor | None, reads: Reads) -> HiddenStates:
-    """What heads read of a forward pass: pooled views, or every token, with zeros in padding."""
+    """What heads read of a forward pass, in float32: pooled views, or every token with zeros in padding."""
+    pooled = None if pooled is None else pooled.float()
     if reads.tokens:
         stacked = torch.stack([layer.float() for layer in layers], 1)
         stacked *= batch.mask[:, None, :, None]

@@ -1,11 +1,11 @@
-"""How states become numbers on disk: plain floating point, or eight bits with scales that let outliers live.
+"""Number formats of stored states: plain floating point, or eight bits with scales that preserve outliers.
 
-A codec turns states (N, L, D) in float32 into tensors of N rows, and these into a batch's (L, N, D). What it must know
-beforehand (the centre and range of each feature) it finds on a sample; the store keeps these constants once.
+A codec encodes states (N, L, D) in float32 as tensors of N rows, and decodes these into a batch's (L, N, D). Int8 finds
+its constants (the centre and range of each feature) on a sample; the store keeps them once.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,22 +14,16 @@ from bertvision.errors import UserError
 
 PLAIN = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 DTYPES = (*PLAIN, "int8")
-LEVELS = 127  # to each side of zero
+LEVELS = 127  # on each side of zero
 SAMPLE_ROWS = 4096  # tokens or views on which a codec finds its constants
-
-
-class Codec(Protocol):
-    def encode(self, states: Tensor) -> dict[str, Tensor]: ...
-    def decode(self, stored: dict[str, Tensor], room: Tensor) -> Tensor:
-        """Into `room` (L, N, D), float32: a window's place in a batch, so that nothing is copied twice."""
-
-    @property
-    def constants(self) -> dict[str, Tensor]: ...
 
 
 @dataclass(frozen=True)
 class Plain:
+    """Floating point, as it is."""
+
     dtype: torch.dtype
+    constants: ClassVar[dict[str, Tensor]] = {}
 
     def encode(self, states: Tensor) -> dict[str, Tensor]:
         found = states.to(self.dtype)
@@ -38,30 +32,30 @@ class Plain:
         return {"states": found}
 
     def decode(self, stored: dict[str, Tensor], room: Tensor) -> Tensor:
+        """Into `room` (L, N, D), float32: the window's place in a batch, which saves a copy."""
         return room.copy_(stored["states"].transpose(0, 1))
-
-    @property
-    def constants(self) -> dict[str, Tensor]:
-        return {}
 
 
 @dataclass(frozen=True)
 class Int8:
-    """Features are centred and brought to one range, then each row of D has a scale of its own.
+    """Features are centred and scaled to one range; then each row of D has its own scale.
 
-    Encoders have a few features that are a hundred times as large as the others: with one scale per row these alone
-    would be kept well. And they have tokens that are larger as a whole: with one scale per feature these would be cut
-    off. The range is a feature's largest value, not its deviation: where values are rare and large, dividing by the
-    deviation would make this feature decide its rows' scales.
+    A few features of an encoder are a hundred times as large as the others: one scale per row would preserve only
+    these. Some tokens are larger as a whole: one scale per feature would clip them. The range is a feature's largest
+    value, not its deviation: a feature with rare large values would otherwise dominate the scales of its rows.
     """
 
     centre: Tensor  # (L, D)
-    spread: Tensor  # the largest distance from the centre, in a sample
+    spread: Tensor  # (L, D), the largest distance from the centre in a sample
 
     @classmethod
     def fitted(cls, sample: Tensor) -> "Int8":
         centre = sample.mean(0)
         return cls(centre, (sample - centre).abs().amax(0).clamp(min=1e-6))
+
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        return {"centre": self.centre, "spread": self.spread}
 
     def encode(self, states: Tensor) -> dict[str, Tensor]:
         level = (states - self.centre) / self.spread
@@ -74,9 +68,8 @@ class Int8:
         torch.mul(stored["states"].transpose(0, 1), scales, out=room)
         return torch.addcmul(self.centre[:, None], room, self.spread[:, None], out=room)
 
-    @property
-    def constants(self) -> dict[str, Tensor]:
-        return {"centre": self.centre, "spread": self.spread}
+
+Codec = Plain | Int8
 
 
 def codec(dtype: str, sample: Tensor) -> Codec:
@@ -86,9 +79,9 @@ def codec(dtype: str, sample: Tensor) -> Codec:
 
 def restored(dtype: str, constants: dict[str, Tensor]) -> Codec:
     """The codec of a store, from its constants."""
-    return Plain(PLAIN[dtype]) if dtype in PLAIN else Int8(constants["centre"], constants["spread"])
+    return Plain(PLAIN[dtype]) if dtype in PLAIN else Int8(**constants)
 
 
 def bytes_per_row(dtype: str, layers: int, features: int) -> int:
-    """Of one token (or view) in all layers."""
-    return layers * (features * {"fp32": 4, "fp16": 2, "bf16": 2, "int8": 1}[dtype] + (2 if dtype == "int8" else 0))
+    """Bytes of one token (or view) in all layers; int8 adds a scale of two bytes per layer."""
+    return layers * (features * PLAIN[dtype].itemsize if dtype in PLAIN else features + 2)

@@ -1,18 +1,18 @@
-"""What lies in a store, and how it is found whole.
+"""The files of a store, and the checks that it is complete.
 
-    STORE/manifest.json             what the states are of and how they are kept; every file with size and checksum
-    STORE/constants.safetensors     what the codec found on a sample (int8)
-    STORE/rows-train.parquet        a row per window in the order it is stored: example, id, length, target, shard
-    STORE/examples-dev.parquet      what scoring needs to know of the examples of a split: target, context, answers
-    STORE/train-00000.safetensors   states (tokens or views, L, D), un-padded, and beside them segments, logits, pooled
+    STORE/manifest.json             what the states are of and how they are stored; size and checksum of every file
+    STORE/constants.safetensors     constants of the codec (int8)
+    STORE/rows-train.parquet        a row per window in stored order: example, id, length, target, shard
+    STORE/examples-dev.parquet      what scoring needs of the examples of a split: target, context, answers
+    STORE/train-00000.safetensors   un-padded states (tokens or views, L, D), with segments, logits and pooled
 
-Windows are stored in a seeded random order, so that reading one shard after the other is already random. A store is
-written shard by shard, each whole or not there; while it is unfinished there is plan.json instead of manifest.json, and
-beside every finished shard a small file with its checksum.
+Windows are stored in a seeded random order, so that reading shards in sequence is random enough. Each shard is written
+as a whole. An unfinished store has plan.json instead of manifest.json, and a file with the checksum of each finished
+shard.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,30 +22,27 @@ from bertvision.stores.codec import bytes_per_row
 from bertvision.stores.place import Place, digest
 
 SCHEMA = 1
-MANIFEST, PLAN = "manifest.json", "plan.json"
+MANIFEST, PLAN, CONSTANTS = "manifest.json", "plan.json", "constants.safetensors"
 TOKENS = ("tokens",)
 SHARD_MEGABYTES, SHARD_UNIT = 128, 10**6  # bytes in a megabyte; less in tests
-# Options of a request that decide what is stored. Where the files are does not.
-DECIDING = (
-    *("task", "text", "text_pair", "label", "kind", "strict"),
-    *("max_length", "stride", "limit", "dev_limit", "pairs"),
-)
+# Options of a request that decide what is stored. The location of the files does not.
+DECIDING = tuple("task text text_pair label kind strict max_length stride limit dev_limit pairs".split())
 
 
 @dataclass(frozen=True)
 class Header:
-    """What the states are: equal headers are equal stores."""
+    """What the states are. Stores with equal headers are equal."""
 
     source: dict[str, Any]  # backbone, mark, digests of weights and tokenizer
     task: dict[str, Any]  # name, kind, labels, metrics, roles, scale, outputs, pairs, windowed
-    options: dict[str, Any]  # of fit, as far as they decide what is stored
+    options: dict[str, Any]  # those in DECIDING
     data: dict[str, dict[str, Any]]  # split -> examples, windows, sha256
     layers: list[int]
     features: int
-    views: list[str]  # `tokens` alone, or pooled views, which stand where tokens would
+    views: list[str]  # `tokens` alone, or pooled views, which take the place of tokens
     dtype: str
-    components: int | None  # None; version 0.1 could keep a PCA
-    pooled: bool  # is there a trained pooler's output?
+    components: int | None  # always None; version 0.1 could store a PCA
+    pooled: bool  # is the output of a trained pooler stored?
     seed: int  # of the order
     shard_bytes: int
     versions: dict[str, str] = field(default_factory=dict)
@@ -65,90 +62,74 @@ class Header:
 
     @property
     def way(self) -> str:
-        """How its pairs were read."""
+        """How pairs were read."""
         return "separate" if self.options["pairs"] == "separate" else "joint"
 
     def rows_of(self, lengths: np.ndarray) -> np.ndarray:
-        """How many rows of a shard windows of these lengths take: their tokens, or their views."""
+        """Rows of a shard per window: its tokens, or its views."""
         return lengths if self.tokens else np.full(len(lengths), len(self.views))
 
     def row_bytes(self) -> int:
-        """Of a token, or of a view."""
+        """Bytes of a token, or of a view."""
         return bytes_per_row(self.dtype, len(self.layers), self.features)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A file of windows: which part they belong to, and which of its windows they are, in the order they are stored."""
+    """A file of windows: their split, and their numbers in it, in stored order."""
 
     name: str
     split: str
     windows: np.ndarray
-    bytes: int  # about, before it is written
+    bytes: int  # an estimate
 
 
 def plan(split: str, lengths: np.ndarray, header: Header) -> list[Shard]:
-    """Windows in a random order, cut where a shard is full."""
+    """Windows in a random order, in shards of at most about `header.shard_bytes`."""
     order = np.random.default_rng([header.seed, len(lengths)]).permutation(len(lengths))
     sizes = header.rows_of(lengths[order]) * header.row_bytes()
     number = (np.cumsum(sizes) - sizes) // header.shard_bytes
-    found = []
-    for i, first in enumerate(np.flatnonzero(np.diff(number, prepend=-1))):
-        here = np.flatnonzero(number == number[first])
-        found.append(Shard(f"{split}-{i:05d}.safetensors", split, order[here], int(sizes[here].sum())))
-    return found
+    groups = np.split(np.arange(len(order)), np.flatnonzero(np.diff(number)) + 1) if len(order) else []
+    return [
+        Shard(f"{split}-{i:05d}.safetensors", split, order[here], int(sizes[here].sum()))
+        for i, here in enumerate(groups)
+    ]
 
 
 def check_same(place: Place, kept: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Refuse to go on with a store of something else."""
-    differing = [key for key in wanted if kept.get(key) != wanted[key] and key != "versions"]
-    if kept.get("versions") != wanted["versions"]:
-        differing.append("versions")
+    """Refuse to continue a store with another header."""
+    differing = [key for key in wanted if kept.get(key) != wanted[key]]
     if differing:
-        parts = "; ".join(f"{key}: {_short(kept.get(key))} there, {_short(wanted[key])} now" for key in differing[:3])
+        parts = "; ".join(f"{key}: {kept.get(key)!s:.80} there, {wanted[key]!s:.80} now" for key in differing[:3])
         raise UserError(f"'{place}' is a store of something else ({parts}). Choose another --out, or remove it.")
 
 
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) < 80 else text[:77] + "..."
-
-
-def read_manifest(place: Place, files: bool = True) -> dict[str, Any]:
-    """The manifest of a finished store; with `files`, every file must be there and have its size."""
+def read_manifest(place: Place) -> dict[str, Any]:
+    """The manifest of a finished store. Every file must have its size, and those that are not shards their content."""
     if not place.exists():
         raise UserError(f"There is no store at '{place}'.")
+    if not place.exists(MANIFEST) and place.exists(PLAN):
+        kept = place.read_json(PLAN)
+        done, total = sum(place.exists(f"{name}.sha256") for name in kept["shards"]), len(kept["shards"])
+        raise UserError(f"'{place}' is unfinished: {done} of {total} shards. Go on with: {kept['command']}")
     if not place.exists(MANIFEST):
-        if place.exists(PLAN):
-            kept = place.read_json(PLAN)
-            done = sum(place.exists(f"{name}.sha256") for name in kept["shards"])
-            raise UserError(
-                f"'{place}' is unfinished: {done} of {len(kept['shards'])} shards. Go on with: {kept['command']}"
-            )
-        raise UserError(f"'{place}' is not a store (no {MANIFEST} in it).")
+        raise UserError(f"'{place}' is not a store (it has no {MANIFEST}).")
     manifest: dict[str, Any] = place.read_json(MANIFEST)
     schema = manifest.get("header", {}).get("schema")
     if schema != SCHEMA:
         raise UserError(f"'{place}' has schema {schema}; this version of bertvision reads schema {SCHEMA}.")
     if manifest["header"].get("components") is not None:
-        raise UserError(f"'{place}' keeps a PCA of its states, which version 0.2 no longer reads: extract it again.")
-    if files:
-        cut = [name for name, entry in manifest["files"].items() if not has_size(place, name, entry["bytes"])]
-        refuse(place, manifest, cut, "missing or cut off")
-        small = [name for name, entry in manifest["files"].items() if "split" not in entry]
-        refuse(place, manifest, damaged(place, manifest, small), "damaged")
+        raise UserError(f"'{place}' holds a PCA of its states, which this version cannot read: extract it again.")
+    files = manifest["files"]
+    cut = [name for name, entry in files.items() if place.size(name) != entry["bytes"]]
+    refuse(place, manifest, cut, "missing or cut off")
+    small = [name for name, entry in files.items() if "split" not in entry]
+    refuse(place, manifest, damaged(place, manifest, small), "damaged")
     return manifest
 
 
-def has_size(place: Place, name: str, size: int) -> bool:
-    return place.exists(name) and place.size(name) == size
-
-
 def damaged(place: Place, manifest: dict[str, Any], names: Sequence[str] | None = None) -> list[str]:
-    """Files whose content is not what was written."""
+    """Files whose checksum differs."""
     return [
         name
         for name in names or manifest["files"]
@@ -158,7 +139,5 @@ def damaged(place: Place, manifest: dict[str, Any], names: Sequence[str] | None 
 
 def refuse(place: Place, manifest: dict[str, Any], names: Sequence[str], what: str) -> None:
     if names:
-        raise UserError(
-            f"In the store '{place}', {what}: {', '.join(names)}."
-            f" This rewrites just that: {manifest['command']} --repair"
-        )
+        repair = f"This rewrites just that: {manifest['command']} --repair"
+        raise UserError(f"In the store '{place}', {what}: {', '.join(names)}. {repair}")

@@ -1,10 +1,11 @@
-"""Where a store lies: a local folder, or any URL that fsspec knows. Files are whole or they are not there."""
+"""The location of a store: a local folder, or any URL that fsspec supports. Files are written as a whole."""
 
 import hashlib
 import json
 import os
 import shutil
 import tempfile
+import uuid
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,21 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from bertvision.errors import UserError
 
 
 class Place:
+    """A folder for the files of one store."""
+
     def __init__(self, url: str | Path) -> None:
         self.url = str(url)
         try:
             self.files, root = fsspec.url_to_fs(self.url)
-        except (ImportError, ValueError) as error:  # of a protocol that needs another package, or is not known
+        except (ImportError, ValueError) as error:  # an unknown protocol, or one that needs another package
             raise UserError(f"'{url}' cannot be reached: {error}.") from None
-        self.is_local = "file" in self.files.protocol if isinstance(self.files.protocol, tuple) else False
+        self.is_local = isinstance(self.files, LocalFileSystem)
         self.root = str(Path(root)) if self.is_local else root.rstrip("/")
-        self._fetched: dict[str, Path] = {}
-        self._folder: Path | None = None
+        self._fetched: set[str] = set()  # remote files with a copy in `_folder`, which is removed with this object
+        if not self.is_local:
+            self._folder = Path(tempfile.mkdtemp(prefix="bertvision-store-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def __str__(self) -> str:
         return self.url
@@ -44,7 +50,8 @@ class Place:
         return sorted(Path(path).name for path in self.files.ls(self.root, detail=False))
 
     def size(self, name: str) -> int:
-        return int(self.files.size(self.path(name)))
+        """Bytes of a file, -1 if it is missing."""
+        return int(self.files.size(self.path(name))) if self.exists(name) else -1
 
     def make(self) -> None:
         try:
@@ -55,18 +62,15 @@ class Place:
             raise UserError(f"'{self.url}' cannot be written: {error.strerror or error}.") from None
 
     def write(self, name: str, fill: Callable[[Path], object]) -> str:
-        """Let `fill` write a local file, and give it its name when it is whole and on the disk; returns its digest."""
-        folder = self.root if self.is_local else None
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}.", suffix=".tmp", delete=False) as file:
-            aside = Path(file.name)
+        """Let `fill` write a temporary file, and rename it once it is on disk. Returns its digest."""
+        aside = (Path(self.root) if self.is_local else self._folder) / f".{name}.{uuid.uuid4().hex}.tmp"
         try:
             fill(aside)
             with aside.open("rb") as written:
                 os.fsync(written.fileno())
             made = digest(aside)
-            self._forget(name)
+            self._fetched.discard(name)
             if self.is_local:
-                os.chmod(aside, 0o644)  # temporary files are for their owner only
                 os.replace(aside, self.path(name))
             else:
                 self.files.put_file(str(aside), self.path(f".{name}.tmp"))
@@ -86,26 +90,18 @@ class Place:
             raise UserError(f"'{self.path(name)}' cannot be read: {error}.") from None
 
     def remove(self, name: str) -> None:
-        self._forget(name)
+        self._fetched.discard(name)
         with suppress(FileNotFoundError):
             self.files.rm_file(self.path(name))
 
-    def _forget(self, name: str) -> None:
-        if copy := self._fetched.pop(name, None):
-            copy.unlink(missing_ok=True)
-
     def local(self, name: str) -> Path:
-        """The file on this machine: itself, or a copy that is fetched once."""
+        """The file on this machine: itself, or a copy that is downloaded once."""
         if self.is_local:
             return Path(self.path(name))
         if name not in self._fetched:
-            if self._folder is None:  # of this process alone, and gone with it
-                self._folder = Path(tempfile.mkdtemp(prefix="bertvision-store-"))
-                weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-            copy = self._folder / name
-            self.files.get_file(self.path(name), str(copy))
-            self._fetched[name] = copy
-        return self._fetched[name]
+            self.files.get_file(self.path(name), str(self._folder / name))
+            self._fetched.add(name)
+        return self._folder / name
 
 
 def digest(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Write a store shard by shard: each is whole or not there, so that the same command can always go on."""
+"""Write a store shard by shard. Each shard is written as a whole, so that the same command can always continue."""
 
 import fcntl
 import hashlib
@@ -6,7 +6,8 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,44 +19,42 @@ from torch import Tensor
 
 from bertvision.errors import UserError, disk_errors
 from bertvision.stores.codec import PLAIN, Codec, codec, restored
-from bertvision.stores.format import MANIFEST, PLAN, Header, Shard, check_same, damaged, has_size
+from bertvision.stores.format import CONSTANTS, MANIFEST, PLAN, Header, Shard, check_same, damaged
 from bertvision.stores.place import Place, digest
 
-CONSTANTS = "constants.safetensors"
 
-
+@dataclass
 class Writer:
-    """One store in the making, or the part i of n of one: parts need nothing of each other."""
+    """Writes one store, or part i of n of one. Parts are independent of each other."""
 
-    def __init__(
-        self,
-        place: Place,
-        header: Header,
-        shards: list[Shard],
-        command: str,
-        where: dict[str, Any],
-        part: tuple[int, int] = (0, 1),
-    ) -> None:
-        self.place, self.header, self.shards, self.command, self.where = place, header, shards, command, where
-        self.part = part
-        self.mine = shards[part[0] :: part[1]]
-        self.files: list[str] = []  # that are not shards
+    place: Place
+    header: Header
+    shards: list[Shard]  # of the whole store
+    command: str
+    where: dict[str, Any]
+    part: tuple[int, int] = (0, 1)
+    files: list[str] = field(default_factory=list)  # that are not shards
+
+    @property
+    def mine(self) -> list[Shard]:
+        return self.shards[self.part[0] :: self.part[1]]
 
     @contextmanager
     def writing(self, repair: bool) -> Iterator[None]:
-        """Inside, this process alone writes this part, and what is damaged has been removed."""
+        """Inside, only this process writes this part. Damaged files have been removed."""
         part, of = self.part
-        with disk_errors(f"then go on (what is written is kept): {self.command}"), ExitStack() as held:
-            # Parts may run side by side; the whole is written alone.
-            held.enter_context(self._lock("", fcntl.LOCK_EX if of == 1 else fcntl.LOCK_SH))
-            held.enter_context(self._lock(f"-{part}-{of}", fcntl.LOCK_EX))
+        with (
+            disk_errors(f"then go on (what is written is kept): {self.command}"),
+            self._lock("", fcntl.LOCK_EX if of == 1 else fcntl.LOCK_SH),  # parts may be written at the same time
+            self._lock(f"-{part}-{of}", fcntl.LOCK_EX),
+        ):
             self._begin()
             self._discard(repair)
             yield
 
     def _begin(self) -> None:
-        """Say what is being written, or see that it is what is there already."""
-        header = self.header.as_dict()
+        """Write the plan, or check that the existing store has the same header."""
+        header = asdict(self.header)
         for name in (MANIFEST, PLAN):
             if self.place.exists(name):
                 check_same(self.place, self.place.read_json(name)["header"], header)
@@ -66,30 +65,30 @@ class Writer:
         self.place.write_json(PLAN, {"header": header, "shards": shards, "command": self.command})
 
     def _discard(self, repair: bool) -> None:
-        """Files that are not what the manifest says; without `repair` only those whose size gives them away."""
+        """Remove files that differ from the manifest: in size or, with `repair`, in content."""
         own = {shard.name for shard in self.mine}
         if self.place.exists(MANIFEST):
             manifest = self.place.read_json(MANIFEST)
-            shards = {shard.name for shard in self.shards}
-            ours = {name: entry for name, entry in manifest["files"].items() if name in own or name not in shards}
-            bad = set(damaged(self.place, manifest, list(ours))) if repair else set()
-            bad |= {name for name, entry in ours.items() if not has_size(self.place, name, entry["bytes"])}
-            for name in bad:
-                self.place.remove(name)
-                self.place.remove(f"{name}.sha256")
+            others = {shard.name for shard in self.shards} - own
+            for name, entry in manifest["files"].items():
+                if name in others:
+                    continue
+                if self.place.size(name) != entry["bytes"] or (repair and damaged(self.place, manifest, [name])):
+                    self.place.remove(name)
+                    self.place.remove(f"{name}.sha256")
         for left in Path(self.place.root).glob(".*.tmp") if self.place.is_local else ():
             if any(left.name.startswith(f".{name}.") for name in own):
-                left.unlink()  # of a writer that was ended
+                left.unlink()  # of a killed writer
 
     def codec(self, sample: Callable[[], Tensor]) -> Codec:
-        """The constants that are there, or new ones. Of parts that begin together one finds them, the others wait."""
+        """The codec with stored constants, or with new ones. One of several concurrent parts finds them."""
         if self.header.dtype in PLAIN:
             return restored(self.header.dtype, {})
         self.files.append(CONSTANTS)
         with self._lock("-constants", fcntl.LOCK_EX, wait=True):
             if not self.place.exists(CONSTANTS):
-                made = codec(self.header.dtype, sample())
-                constants = {name: value.contiguous() for name, value in made.constants.items()}
+                found = codec(self.header.dtype, sample()).constants
+                constants = {name: value.contiguous() for name, value in found.items()}
                 self.place.write(CONSTANTS, lambda path: save_file(constants, path))
         return restored(self.header.dtype, load_file(self.place.local(CONSTANTS)))
 
@@ -100,58 +99,55 @@ class Writer:
         self.file(name, lambda path: save_file(tensors, path))
 
     def file(self, name: str, fill: Callable[[Path], object]) -> None:
-        """A file that belongs to all parts, and is the same whoever writes it."""
+        """A file that all parts share. It is the same whichever part writes it."""
         self.files.append(name)
         if not self.place.exists(name):
             self.place.write(name, fill)
 
     def missing(self) -> list[Shard]:
-        """The shards of this part that are still to be written; the disk must have room for them."""
+        """The shards of this part that are not written yet. The disk must have room for them."""
         found = [shard for shard in self.mine if not self.place.exists(shard.name)]
         if self.place.is_local:
             needed, free = sum(shard.bytes for shard in found), shutil.disk_usage(self.place.root).free
             if needed > free:
                 raise UserError(
                     f"'{self.place}': {needed / 1e9:.1f} GB are still to be written, the disk has {free / 1e9:.1f} GB."
-                    " A smaller --dtype, fewer --layers, pooled --views or a --limit need less."
+                    " To need less, use a smaller --dtype, fewer --layers, pooled --views or a --limit."
                 )
         return found
 
     def write(self, shard: Shard, tensors: dict[str, Tensor]) -> None:
-        made = self.place.write(shard.name, lambda path: save_file(tensors, path))
-        self.place.write_json(f"{shard.name}.sha256", made)
+        checksum = self.place.write(shard.name, lambda path: save_file(tensors, path))
+        self.place.write_json(f"{shard.name}.sha256", checksum)
 
     def finish(self) -> bool:
-        """Write the manifest if no shard is missing; the last part to end does."""
+        """Write the manifest if no shard is missing: the last part does."""
         with self._lock("-finish", fcntl.LOCK_EX, wait=True):
             there = set(self.place.names())
             if any(shard.name not in there for shard in self.shards):
                 return False
             kept = self.place.read_json(MANIFEST)["files"] if MANIFEST in there else {}
-            entries = {}
+            entries: dict[str, Any] = {}
             for shard in self.shards:
-                entries[shard.name] = {
-                    "bytes": self.place.size(shard.name), "windows": len(shard.windows), "split": shard.split,
-                    "sha256": self._sum(shard.name, there, kept),
-                }  # fmt: skip
+                name = shard.name
+                if f"{name}.sha256" in there:
+                    checksum = self.place.read_json(f"{name}.sha256")
+                else:  # written earlier, or by a writer that was killed before it wrote the checksum
+                    checksum = kept[name]["sha256"] if name in kept else digest(self.place.local(name))
+                entry = {"bytes": self.place.size(name), "windows": len(shard.windows), "split": shard.split}
+                entries[name] = entry | {"sha256": checksum}
             for name in self.files:
                 entries[name] = {"bytes": self.place.size(name), "sha256": digest(self.place.local(name))}
-            manifest = {"header": self.header.as_dict(), "command": self.command, "where": self.where, "files": entries}
+            manifest = {"header": asdict(self.header), "command": self.command, "where": self.where, "files": entries}
             self.place.write_json(MANIFEST, manifest)
             for name in there:
                 if name == PLAN or name.endswith(".sha256") or (name.startswith(".") and name.endswith(".tmp")):
                     self.place.remove(name)
             return True
 
-    def _sum(self, name: str, there: set[str], kept: dict[str, Any]) -> Any:
-        """Of the shard as it was written just now, or before; its writer may have been ended before it said so."""
-        if f"{name}.sha256" in there:
-            return self.place.read_json(f"{name}.sha256")
-        return kept[name]["sha256"] if name in kept else digest(self.place.local(name))
-
     @contextmanager
     def _lock(self, what: str, how: int, wait: bool = False) -> Iterator[None]:
-        """A lock on this machine, which goes with the process however that ends. URLs have none."""
+        """A lock on this machine, released when the process ends. URLs are not locked."""
         if not self.place.is_local:
             yield
             return
@@ -166,4 +162,4 @@ class Writer:
 
 def finite(states: Tensor, ids: Callable[[], str]) -> None:
     if not torch.isfinite(states).all():
-        raise UserError(f"The encoder gives states that are not finite, e.g. for {ids()}; such a store is of no use.")
+        raise UserError(f"The encoder gives states that are not finite, e.g. for {ids()}. They cannot be stored.")

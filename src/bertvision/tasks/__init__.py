@@ -1,4 +1,4 @@
-"""Tasks: where text and answers come from. A task is a function of the options that returns a Dataset."""
+"""Tasks: sources of texts and labels. A task is a function of the options that returns a Dataset."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ QUESTION_OPTIONS = ("strict", "stride", "answer_length", "null_threshold", "null
 
 @dataclass(frozen=True)
 class Task:
-    """One line of `bertvision ls tasks`, and the functions that read it."""
+    """One line of `bertvision ls tasks`, and the functions that read its data."""
 
     about: str
     metrics: tuple[str, ...]
@@ -29,11 +29,11 @@ tasks: Registry[Task] = Registry("task", __name__)
 
 
 def load(options: Request) -> Dataset:
-    """The data of `options.task`; an option that the task would ignore is refused."""
+    """The data of `options.task`. An option that the task does not take is an error."""
     task = tasks[options.task]
     for name in DATA_OPTIONS + QUESTION_OPTIONS:
         asked = getattr(options, name) != Request.__dataclass_fields__[name].default
         if asked and name not in task.options:
-            taken = ", ".join(flag(name) for name in task.options) or "no options of data"
+            taken = ", ".join(flag(name) for name in task.options) or "no data options"
             raise UserError(f"Task '{options.task}' does not take {flag(name)} (it takes {taken}).")
     return task.load(options)

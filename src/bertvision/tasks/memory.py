@@ -1,11 +1,12 @@
-"""Data that Python users have in memory: lists, arrays, data frames and `datasets`, as columns of a table."""
+"""Data in memory (lists, arrays, data frames, `datasets`) as columns of a table."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from bertvision.errors import UserError
 from bertvision.options import Request
-from bertvision.tasks.reading import Columns
+from bertvision.tasks.reading import Columns, check_rows, read_columns
 from bertvision.tasks.table import dataset_of
 from bertvision.types import Dataset
 
@@ -13,16 +14,19 @@ GIVEN = "the data given"  # what error messages call it
 
 
 def dataset_in_memory(data: Any, labels: Any, dev: Any, request: Request) -> Dataset:
-    """`data` with `labels`, or a table that has a label column; `dev` likewise, as a table or (data, labels)."""
-    given = None
+    """`data` with `labels`, or a table that has a label column; `dev` is a table, (data, labels) or a file."""
+    given: tuple[object, Columns] | None = None
     if dev is not None:
-        pair = dev if isinstance(dev, tuple) and len(dev) == 2 else (dev, None)
-        given = ("the dev data given", columns_of(*pair))
+        if isinstance(dev, (str, Path)):
+            given = (Path(dev), read_columns(Path(dev)))
+        else:
+            pair = dev if isinstance(dev, tuple) and len(dev) == 2 else (dev, None)
+            given = ("the dev data given", columns_of(*pair))
     return dataset_of(GIVEN, columns_of(data, labels), request, given)
 
 
 def columns_of(data: Any, labels: Any = None) -> Columns:
-    """Columns by name. Texts in a sequence are called `text` (pairs also `text_pair`), their labels `label`."""
+    """Columns by name. Sequences of texts become `text` (pairs also `text_pair`), their labels `label`."""
     if labels is None:
         columns = _table(data)
     else:
@@ -35,16 +39,18 @@ def columns_of(data: Any, labels: Any = None) -> Columns:
                 raise UserError("Each example must be a text, or a pair of texts.")
             columns = {"text": [text for text, _ in texts], "text_pair": [other for _, other in texts]}
         columns["label"] = given
-    if not columns or not len(next(iter(columns.values()))):
-        raise UserError(f"{GIVEN.capitalize()} has no rows.")
-    return columns
+    sizes = {name: len(values) for name, values in columns.items()}
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"'{name}' has {size}" for name, size in sizes.items())
+        raise UserError(f"{GIVEN.capitalize()} has columns of different lengths: {listed}.")
+    return check_rows(GIVEN, columns)
 
 
 def _table(data: Any) -> Columns:
     """pandas and polars frames, `datasets.Dataset`, and dictionaries of columns."""
     if isinstance(data, Mapping):
         return {str(name): _listed(values) for name, values in data.items()}
-    names = getattr(data, "columns", None) if hasattr(data, "columns") else getattr(data, "column_names", None)
+    names = getattr(data, "columns", getattr(data, "column_names", None))
     if names is None:
         raise UserError(
             f"fit takes a file, a task name, a data frame, a `datasets` table, a dictionary of columns, or texts with"
@@ -54,7 +60,7 @@ def _table(data: Any) -> Columns:
 
 
 def _listed(values: Any) -> list[Any]:
-    """numpy arrays and pandas series have `tolist`, polars series `to_list`; both give Python's own numbers."""
+    """As Python values: numpy arrays and pandas series have `tolist`, polars series `to_list`."""
     for method in ("tolist", "to_list"):
         if hasattr(values, method):
             return list(getattr(values, method)())

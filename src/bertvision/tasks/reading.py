@@ -1,87 +1,66 @@
-"""Read CSV, TSV, JSONL and Parquet into columns, and say exactly where a file is broken."""
+"""Read tables (CSV, TSV, JSONL, Parquet) and hub datasets. Errors name the file and the line or row."""
 
 import csv
 import io
 import json
 import math
 import re
-from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bertvision.errors import UserError
+from bertvision.registry import unknown
 
 Columns = dict[str, list[Any]]  # name -> values
 HALF = re.compile("[\ud800-\udfff]")
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".ndjson", ".parquet")
-FORMATS = ".csv, .tsv, .jsonl (or .json, one object per line), .parquet"
 
 
 def read_columns(path: Path) -> Columns:
-    """A table file as columns, by its suffix."""
-    suffix = path.suffix.lower()
+    """A table file as columns. The suffix decides the format."""
     if not path.exists():
         raise UserError(f"There is no file '{path}'.")
-    if suffix == ".parquet":
-        columns = _read_parquet(path)
-    elif suffix in (".jsonl", ".json", ".ndjson"):
-        columns = _read_json_lines(path)
-    elif suffix in (".csv", ".tsv"):
-        columns = read_delimited(path, delimiter="," if suffix == ".csv" else "\t", quoted=suffix == ".csv")
-    else:
-        raise UserError(f"'{path}': which format is '{suffix or 'a name without suffix'}'? Known: {FORMATS}.")
+    if path.suffix.lower() not in READERS:
+        raise UserError(f"The suffix of '{path}' must be one of {', '.join(SUFFIXES)}; got '{path.suffix}'.")
+    return check_rows(path, READERS[path.suffix.lower()](path))
+
+
+def check_rows(source: object, columns: Columns) -> Columns:
     if not columns or not len(next(iter(columns.values()))):
-        raise UserError(f"'{path}' has no rows.")
+        raise UserError(f"'{source}' has no rows.")
     return columns
 
 
-def read_delimited(
-    path: Path, *, delimiter: str, quoted: bool, header: bool = True, torn: list[int] | None = None
-) -> Columns:
-    """Delimited text as columns; without a header they are called 0, 1, 2, ...
+def read_delimited(path: Path, header: bool = True, torn: list[int] | None = None) -> Columns:
+    """A .csv file, or tab-separated text in which quotes are literal. Without a header, columns are named 0, 1, 2, ...
 
-    GLUE's TSV files hold literal quotes (`quoted=False`). A row with too few or too many fields is an error or, where a
-    list `torn` is given, is left out and its line number appended to that.
+    A row with too few or too many fields is an error. If a list `torn` is given, such rows are left out instead and
+    their line numbers are appended to it.
     """
-    text = read_text(path)
-    options: dict[str, Any] = {"delimiter": delimiter}
-    if not quoted:
-        options["quoting"] = csv.QUOTE_NONE
-    lines = csv.reader(io.StringIO(text, newline=""), strict=quoted, **options)
+    csv.field_size_limit(2**31 - 1)  # a long document in one field is not an error
+    text, comma = io.StringIO(read_text(path), newline=""), path.suffix.lower() == ".csv"
+    lines = csv.reader(text, strict=True) if comma else csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE)
     try:
-        return _to_columns(path, lines, header, torn)
+        rows = [(lines.line_num, fields) for fields in lines if fields]
     except csv.Error as error:
         raise UserError(f"'{path}', line {lines.line_num}: {error}.") from None
-
-
-def _to_columns(path: Path, lines: Any, header: bool, torn: list[int] | None) -> Columns:
-    csv.field_size_limit(2**31 - 1)  # a long document in one field is data, not an error
-    names: list[str] = []
-    rows: list[list[str]] = []
-    for fields in lines:
-        if not fields:
-            continue
-        if not names:
-            names = [name.strip() for name in fields] if header else [str(i) for i in range(len(fields))]
-            if len(set(names)) < len(names):
-                raise UserError(f"'{path}': two columns have the same name ({', '.join(names)}).")
-            if header:
-                continue
+    if not rows:
+        raise UserError(f"'{path}' is empty.")
+    names = [name.strip() for name in rows.pop(0)[1]] if header else [str(i) for i in range(len(rows[0][1]))]
+    if len(set(names)) < len(names):
+        raise UserError(f"'{path}': two columns have the same name ({', '.join(names)}).")
+    for line, fields in rows:
         if len(fields) != len(names):
             if torn is None:
                 raise UserError(
-                    f"'{path}', line {lines.line_num}: {len(fields)} fields where {len(names)} were expected"
-                    f" ({', '.join(names[:6])}). A field that holds the delimiter must be quoted, and the file called"
-                    " .csv: quotes in a .tsv are read as they stand."
+                    f"'{path}', line {line}: {len(fields)} fields where {len(names)} were expected"
+                    f" ({', '.join(names[:6])}). Quote fields that contain the delimiter, and use the suffix .csv:"
+                    " quotes in a .tsv file are literal."
                 )
-            torn.append(lines.line_num)
-            continue
-        rows.append(fields)
-    if not names:
-        raise UserError(f"'{path}' is empty.")
-    return {name: [row[i] for row in rows] for i, name in enumerate(names)}
+            torn.append(line)
+    return {name: [fields[i] for _, fields in rows if len(fields) == len(names)] for i, name in enumerate(names)}
 
 
 def read_text(path: Path) -> str:
@@ -99,16 +78,7 @@ def read_text(path: Path) -> str:
 
 
 def _read_json_lines(path: Path) -> Columns:
-    rows = list(_objects(path))
-    names = list(rows[0]) if rows else []
-    for number, row in enumerate(rows, 1):
-        missing = [name for name in names if name not in row]
-        if missing:
-            raise UserError(f"'{path}', row {number}: no field '{missing[0]}' (the first row has it).")
-    return {name: [row[name] for row in rows] for name in names}
-
-
-def _objects(path: Path) -> Iterator[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
             continue
@@ -117,8 +87,11 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
         except json.JSONDecodeError as error:
             raise UserError(f"'{path}', line {number}: not JSON ({error.msg}, column {error.colno}).") from None
         if not isinstance(row, dict):
-            raise UserError(f"'{path}', line {number}: a JSON object per line is needed.")
-        yield row
+            raise UserError(f"'{path}', line {number}: each line must be a JSON object.")
+        rows.append(row)
+        if missing := [name for name in rows[0] if name not in row]:
+            raise UserError(f"'{path}', line {number}: no field '{missing[0]}' (the first row has it).")
+    return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
 
 
 def _read_parquet(path: Path) -> Columns:
@@ -131,26 +104,71 @@ def _read_parquet(path: Path) -> Columns:
         raise UserError(f"'{path}' is not a readable Parquet file: {error}.") from None
 
 
-def texts_of(path: object, column: str, values: list[Any]) -> list[str]:
-    """A text column; anything that is not a text is named with its row."""
+READERS = {
+    **dict.fromkeys((".csv", ".tsv"), read_delimited),
+    **dict.fromkeys((".jsonl", ".json", ".ndjson"), _read_json_lines),
+    ".parquet": _read_parquet,
+}
+SUFFIXES = tuple(READERS)
+
+
+def read_hub(task: str, files: str, name: str, config: str | None, splits: tuple[str, ...]) -> dict[str, Any]:
+    """Splits of a dataset on the Hugging Face hub. `files` tells the user what --data takes instead."""
+    try:
+        import datasets
+
+        return {split: datasets.load_dataset(name, config, split=split) for split in splits}
+    except Exception as error:  # no `datasets` package, or one of the hub client's many errors
+        raise UserError(
+            f"The data of '{task}' could not be loaded ({error}). Either give its files: --data FOLDER ({files}), or"
+            " download them from the Hugging Face hub: pip install 'bertvision[hub]' (needs a network connection)."
+        ) from None
+
+
+def find_file(data: Path, folders: tuple[str, ...], names: tuple[str, ...], missing: str) -> Path:
+    """The first of `names` in `data` or in a subfolder that matches one of the patterns `folders`."""
+    if not data.is_dir():
+        raise UserError(f"--data '{data}' is not a folder.")
+    inside = [child for child in sorted(data.iterdir()) if any(fnmatch(child.name.lower(), known) for known in folders)]
+    for folder in (data, *inside):
+        for name in names:
+            if (folder / name).exists():
+                return folder / name
+    raise UserError(f"--data '{data}' {missing}")
+
+
+def values_of(source: object, columns: Columns, name: str, flag: str = "") -> list[Any]:
+    if name not in columns:
+        place = f"'{source}', {flag}" if flag else f"'{source}'"
+        raise UserError(f"{place}: {unknown('column', name, list(columns))}")
+    return columns[name]
+
+
+def texts_of(source: object, columns: Columns, name: str) -> list[str]:
+    """A text column. A value that is not a string is an error."""
+    values = values_of(source, columns, name)
     for row, value in enumerate(values, 1):
         if not isinstance(value, str):
-            raise UserError(f"'{path}', row {row}: column '{column}' holds {value!r}, not a text.")
+            raise UserError(f"'{source}', row {row}: column '{name}' holds {value!r}, not a text.")
     return [whole(value) for value in values]
 
 
 def whole(text: str) -> str:
-    """Half a surrogate pair, which is what JSON holds of an emoji that was cut off, cannot be encoded: put a sign."""
+    """Replace unpaired surrogates (JSON with a truncated emoji has them), which tokenizers cannot encode."""
     return text if text.isascii() else HALF.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def finite_scores(path: object, column: str, values: list[Any]) -> np.ndarray:
-    """A score column as numbers; anything that is not one is named with its row."""
-    for row, value in enumerate(values, 1):
-        try:
-            finite = math.isfinite(float(value))
-        except (TypeError, ValueError):
-            finite = False
-        if not finite:
-            raise UserError(f"'{path}', row {row}: column '{column}' holds '{value}', not a finite number.")
-    return np.array([float(value) for value in values])
+def number_of(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def finite_scores(source: object, name: str, values: list[Any]) -> np.ndarray:
+    """A score column as numbers. A value that is not a finite number is an error."""
+    numbers = [number_of(value) for value in values]
+    for row, number in enumerate(numbers, 1):
+        if number is None or not math.isfinite(number):
+            raise UserError(f"'{source}', row {row}: column '{name}' holds '{values[row - 1]}', not a finite number.")
+    return np.array(numbers)

@@ -1,7 +1,6 @@
-"""A user's own CSV, TSV, JSONL or Parquet file, with one or two text columns and an answer column."""
+"""A user's own CSV, TSV, JSONL or Parquet file, with one or two text columns and a label column."""
 
 import math
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,8 @@ import numpy as np
 
 from bertvision.errors import UserError
 from bertvision.options import Request
-from bertvision.registry import unknown
 from bertvision.tasks import DATA_OPTIONS, Roles, Task, tasks
-from bertvision.tasks.reading import Columns, finite_scores, read_columns, texts_of
+from bertvision.tasks.reading import Columns, finite_scores, number_of, read_columns, texts_of, values_of
 from bertvision.tasks.sampling import split
 from bertvision.types import Dataset, Examples
 
@@ -19,7 +17,8 @@ CLASS_METRICS = ("accuracy", "f1", "matthews")
 SCORE_METRICS = ("pearson", "spearman")
 USUAL_PAIRS = (("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"), ("text", "text_pair"))
 USUAL_TEXTS = ("text", "sentence")
-MOST_CLASSES = 20  # whole numbers with more distinct values than this are taken for scores
+USUAL_LABELS = ("label", "score", "target", "class")
+MOST_CLASSES = 20  # more distinct whole numbers than this are treated as scores
 
 
 def load(request: Request) -> Dataset:
@@ -32,21 +31,19 @@ def load(request: Request) -> Dataset:
 def dataset_of(
     source: object, columns: Columns, request: Request, dev: tuple[object, Columns] | None = None
 ) -> Dataset:
-    """A table as a dataset. `source` and the first of `dev` are what error messages call the tables."""
-    label = _column(source, columns, "--label", request.label, ("label", "score", "target", "class"))
+    """A table as a dataset. Error messages name the tables by `source` and the first item of `dev`."""
+    label = _column(source, columns, "--label", request.label, USUAL_LABELS)
     text, pair = _text_columns(source, columns, request, label)
-    kind, why = (request.kind, "as asked") if request.kind else infer_kind(source, columns[label])
+    kind, why = (request.kind, "as requested") if request.kind else infer_kind(source, columns[label])
     labels = _class_names(source, columns[label]) if kind == "class" else ()
-    train = _examples(source, columns, text, pair, label, labels)
+    roles: Roles = {"text": text, "pair": pair, "label": label}
+    train = from_columns(source, columns, roles, labels, labelled=True)
     assert train.targets is not None
     notes = [f"text '{text}'" + (f", pair '{pair}'" if pair else "") + f", label '{label}': kind {kind} ({why})"]
     if not labels and not np.ptp(train.targets):
         raise UserError(f"'{source}': all scores are {train.targets[0]}; there is nothing to learn.")
-    roles = {"text": text, "pair": pair, "label": label}
     if dev is not None:
-        examples = from_columns(*dev, roles, labels)
-        if examples.targets is None:
-            raise UserError(f"'{dev[0]}' has no column '{label}' (--label).")
+        examples = from_columns(*dev, roles, labels, labelled=True)
     else:
         rest, chosen = split(train, 0.1, 1000, "dev")
         train, examples = train.take(rest), train.take(chosen)
@@ -56,37 +53,41 @@ def dataset_of(
 
 
 def read_table(path: Path, roles: Roles, labels: tuple[str, ...]) -> Examples:
-    """A file with the columns that another one was trained on; without the label column it has no targets."""
+    """A further file with the same columns. Without the label column, the examples have no targets."""
     return from_columns(path, read_columns(path), roles, labels)
 
 
-def from_columns(source: object, columns: Columns, roles: Roles, labels: tuple[str, ...]) -> Examples:
-    text = _column(source, columns, "the text", roles["text"], ())
-    pair = _column(source, columns, "the second text", roles["pair"], ()) if roles["pair"] else None
-    label = roles["label"] if roles["label"] in columns else None
-    return _examples(source, columns, text, pair, label, labels)
+def from_columns(
+    source: object, columns: Columns, roles: Roles, labels: tuple[str, ...], labelled: bool = False
+) -> Examples:
+    """Examples with class indices into `labels`, or with scores. With `labelled`, the label column is required."""
+    text, pair, label = roles["text"], roles["pair"], roles["label"]
+    assert text is not None
+    texts, pairs = texts_of(source, columns, text), texts_of(source, columns, pair) if pair else None
+    if label is None or not (labelled or label in columns):
+        return Examples(texts, pairs, None)
+    values = values_of(source, columns, label)
+    if not labels:
+        return Examples(texts, pairs, finite_scores(source, label, values))
+    names, index = [_name(value) for value in values], {name: i for i, name in enumerate(labels)}
+    for row, name in enumerate(names, 1):
+        if name not in index:
+            raise UserError(f"'{source}', row {row}: label '{name}' does not occur in the classes {', '.join(labels)}.")
+    return Examples(texts, pairs, np.array([index[name] for name in names], dtype=np.int64))
 
 
 def infer_kind(source: object, values: list[Any]) -> tuple[str, str]:
-    """(kind, why): numbers with a fraction, or very many different ones, are scores; all else are classes."""
-    numbers, words = [], []
-    for row, value in enumerate(values, 1):
-        try:
-            numbers.append(float(value))
-        except (TypeError, ValueError):
-            words.append((row, value))
-    fractions = [number for number in numbers if math.isfinite(number) and number != math.floor(number)]
-    if words and len(fractions) > len(values) / 2:
-        row, value = words[0]
-        raise UserError(f"'{source}', row {row}: label '{value}' among numbers. Mend it, or say --kind class.")
-    if words:
+    """(kind, why): numbers with fractions, or many different numbers, are scores; everything else is a class."""
+    numbers = [number_of(value) for value in values]
+    fractions = sum(number is not None and math.isfinite(number) and number != int(number) for number in numbers)
+    if None in numbers and fractions <= len(values) / 2:
         return "class", "the labels are not all numbers"
-    if fractions:
+    if None not in numbers and fractions:
         return "score", "the labels are numbers with fractions"
     for row, number in enumerate(numbers, 1):
-        if not math.isfinite(number):
+        if number is None or not math.isfinite(number):
             raise UserError(
-                f"'{source}', row {row}: label '{values[row - 1]}' among numbers. Mend it, or say --kind class."
+                f"'{source}', row {row}: label '{values[row - 1]}' among numbers. Correct it, or give --kind class."
             )
     different = len(set(numbers))
     if different > MOST_CLASSES:
@@ -95,7 +96,7 @@ def infer_kind(source: object, values: list[Any]) -> tuple[str, str]:
 
 
 def _text_columns(source: object, columns: Columns, request: Request, label: str) -> tuple[str, str | None]:
-    """The text and pair columns: as asked, or two with the usual names of a pair, or one with a usual name."""
+    """The text and pair columns: as requested, else a usual pair of names, else a usual name."""
     if request.text_pair is not None:
         pair = _column(source, columns, "--text-pair", request.text_pair, ())
         usual = tuple(first for first, second in USUAL_PAIRS if second == pair)
@@ -104,70 +105,37 @@ def _text_columns(source: object, columns: Columns, request: Request, label: str
         for first, second in USUAL_PAIRS:
             if first in columns and second in columns:
                 return first, second
-    return _column(source, columns, "--text", request.text, USUAL_TEXTS, not_this=label), None
+    others = tuple(column for column in columns if column != label)
+    return _column(source, columns, "--text", request.text, USUAL_TEXTS + (others if len(others) == 1 else ())), None
 
 
-def _column(
-    source: object, columns: Columns, name: str, asked: str | None, usual: tuple[str, ...], not_this: str | None = None
-) -> str:
+def _column(source: object, columns: Columns, flag: str, asked: str | None, usual: tuple[str, ...]) -> str:
     if asked is not None:
-        if asked not in columns:
-            raise UserError(f"'{source}', {name}: {unknown('column', asked, list(columns))}")
+        values_of(source, columns, asked, flag)
         return asked
     for guess in usual:
         if guess in columns:
             return guess
-    rest = [column for column in columns if column != not_this]
-    if not_this is not None and len(rest) == 1:
-        return rest[0]
-    raise UserError(f"'{source}': which column is {name}? It has: {', '.join(columns)}.")
+    raise UserError(f"'{source}': which column is {flag}? It has: {', '.join(columns)}.")
 
 
 def _class_names(source: object, values: list[Any]) -> tuple[str, ...]:
-    counts = Counter(_name(value) for value in values)
-    if "" in counts:
-        row = next(i for i, value in enumerate(values, 1) if _name(value) == "")
-        raise UserError(f"'{source}', row {row}: the label is empty.")
-    if len(counts) < 2:
-        raise UserError(f"'{source}': all labels are '{next(iter(counts))}'; at least two classes are needed.")
-    if len(counts) > len(values) // 2 and len(values) > 20:
-        raise UserError(f"'{source}': {len(counts)} classes in {len(values)} rows; is --label the right column?")
-    return tuple(sorted(counts, key=_natural))
-
-
-def _natural(name: str) -> tuple[int, float, str]:
-    """Numbers in numeric order, then words."""
-    try:
-        return 0, float(name), name
-    except ValueError:
-        return 1, 0.0, name
+    names = [_name(value) for value in values]
+    different = dict.fromkeys(names)
+    if "" in different:
+        raise UserError(f"'{source}', row {names.index('') + 1}: the label is empty.")
+    if len(different) < 2:
+        raise UserError(f"'{source}': all labels are '{names[0]}'; at least two classes are needed.")
+    if len(different) > len(values) // 2 and len(values) > 20:
+        raise UserError(f"'{source}': {len(different)} classes in {len(values)} rows; is --label the right column?")
+    # Numbers in numeric order, then words.
+    return tuple(sorted(different, key=lambda name: (number_of(name) is None, number_of(name) or 0.0, name)))
 
 
 def _name(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
-
-
-def _examples(
-    source: object, columns: Columns, text: str, pair: str | None, label: str | None, labels: tuple[str, ...]
-) -> Examples:
-    texts = texts_of(source, text, columns[text])
-    pairs = texts_of(source, pair, columns[pair]) if pair else None
-    if label is None:
-        return Examples(texts, pairs, None)
-    values = columns[label]
-    return Examples(texts, pairs, _indices(source, values, labels) if labels else finite_scores(source, label, values))
-
-
-def _indices(source: object, values: list[Any], labels: tuple[str, ...]) -> np.ndarray:
-    index = {name: i for i, name in enumerate(labels)}
-    for row, value in enumerate(values, 1):
-        if _name(value) not in index:
-            raise UserError(
-                f"'{source}', row {row}: label '{_name(value)}' does not occur in train ({', '.join(labels)})."
-            )
-    return np.array([index[_name(value)] for value in values], dtype=np.int64)
 
 
 tasks.add(
