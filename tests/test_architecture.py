@@ -30,7 +30,7 @@ reports: parts plotting figures excerpts findings summary content markdown page 
 show api
 cli: app asking training storing analysing listing reporting __init__
 __init__ __main__
-"""  # noqa: E501
+"""
 UPWARDS = {("runs.directory", "inference.model")}  # Run.model: a convenience for users
 OWNERS = {
     "transformers": ("backbones",), "accelerate": ("training",), "rich": ("show",), "typer": ("cli",),

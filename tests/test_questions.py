@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 import bertvision
 from bertvision.errors import UserError
-from bertvision.inference.evaluate import evaluate
+from bertvision.inference.model import Model
 from bertvision.runs.directory import Run
 from bertvision.tasks.invented import write
 
@@ -97,7 +97,7 @@ def test_evaluate_repeats_the_scores_and_its_files_score_the_same(
 
 def test_the_papers_decoding_and_another_threshold_can_be_asked_for(run: Run, tmp_path: Path) -> None:
     def encoder(**options: Any) -> dict[str, float]:
-        found = evaluate(run.path, out=tmp_path, **options).scores["dev"]["encoder"]
+        found = Model(run.path, everything=True).evaluate(out=tmp_path, **options).scores["dev"]["encoder"]
         return {metric: score.value for metric, score in found.items()}
 
     silent = encoder(null_threshold=0.0)

@@ -185,7 +185,7 @@ def test_a_store_of_version_01_opens_and_heads_train_on_it(old: Path, tmp_path: 
 def test_an_old_store_that_keeps_a_pca_or_has_another_schema_is_refused(old: Path) -> None:
     path = old / "store/manifest.json"
     edit(path, lambda kept: kept["header"].update(components=16))
-    with pytest.raises(UserError, match=r"keeps a PCA of its states, which version 0\.2 no longer reads: extract it"):
+    with pytest.raises(UserError, match=r"holds a PCA of its states, which this version cannot read: extract it"):
         bertvision.open_store("store")
     edit(path, lambda kept: kept["header"].update(components=None, schema=9))
     with pytest.raises(UserError, match="has schema 9; this version of bertvision reads schema 1"):

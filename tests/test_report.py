@@ -34,7 +34,8 @@ from bertvision.reports.findings import Finding, findings
 from bertvision.reports.page import library
 from bertvision.reports.parts import Plot, Section
 from bertvision.reports.summary import clearly
-from bertvision.runs.directory import Run, card
+from bertvision.runs import card
+from bertvision.runs.directory import Run
 from bertvision.tasks.invented import invent
 
 HOSTILE = "<script>alert(1)</script> </script> [bold] |`*_ <img src=x onerror=alert(2)>"

@@ -25,7 +25,7 @@ from bertvision.recipe import Recipe
 from bertvision.tasks import load
 from bertvision.tasks.invented import invent, write
 from bertvision.tasks.sampling import hold_out
-from bertvision.tasks.squad import Reading, examples_of, read_json
+from bertvision.tasks.squad import ReadingNotes, examples_of, read_json
 from bertvision.types import Answer, Examples, Questions, Windows
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "SQuAD2"
@@ -71,7 +71,7 @@ def test_squad_1_and_2_are_read_and_offsets_are_mended_counted_and_said() -> Non
             (" ", [entry("f", "x")]),
         ]
     )
-    reading = Reading("file", strict=False, for_training=True)
+    reading = ReadingNotes("file", strict=False, for_training=True)
     data = examples_of(found, reading)
     assert data.questions is not None
     assert data.targets is not None
@@ -82,11 +82,11 @@ def test_squad_1_and_2_are_read_and_offsets_are_mended_counted_and_said() -> Non
     assert "1 questions where an answer stood elsewhere" in notes
     assert "(first: id c)" in notes
     assert "(first: id f)" in notes
-    for_dev = examples_of(found, Reading("file", strict=False, for_training=False))
+    for_dev = examples_of(found, ReadingNotes("file", strict=False, for_training=False))
     assert for_dev.questions is not None
     assert for_dev.questions.answers[2] == (Answer("Zoe", -1),)  # still scored by its text
     with pytest.raises(UserError, match="id b: the answer 'Ann' does not stand at 11"):
-        examples_of(found, Reading("file", strict=True, for_training=True))
+        examples_of(found, ReadingNotes("file", strict=True, for_training=True))
 
 
 BROKEN = [
@@ -106,7 +106,7 @@ def test_a_broken_file_is_refused_with_its_place(tmp_path: Path) -> None:
     for text, message in BROKEN:
         path.write_text(text)
         with pytest.raises(UserError, match=message):
-            read_json(path, Reading(str(path), False, True))
+            read_json(path, ReadingNotes(str(path), False, True))
 
 
 def test_folder_and_files_give_the_same_data_and_mistakes_are_explained(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_folder_and_files_give_the_same_data_and_mistakes_are_explained(tmp_path
 
 
 def test_whole_articles_are_held_out_and_whole_contexts_where_there_is_one_article() -> None:
-    data = examples_of(invent(40, seed=3), Reading("", True, True))
+    data = examples_of(invent(40, seed=3), ReadingNotes("", True, True))
     assert data.questions is not None
     assert data.second_texts is not None
     rest, held = hold_out(data)
@@ -155,7 +155,7 @@ def test_of_much_data_the_held_out_questions_have_the_shares_of_all() -> None:
 
 def test_the_generator_is_deterministic_and_its_answers_stand_where_it_says() -> None:
     assert invent(9, seed=4) == invent(9, seed=4) != invent(9, seed=5)
-    data = examples_of(invent(30, seed=1), Reading("", strict=True, for_training=True))
+    data = examples_of(invent(30, seed=1), ReadingNotes("", strict=True, for_training=True))
     assert data.targets is not None
     assert 0.25 < 1 - data.targets.mean() < 0.45
 
@@ -188,7 +188,7 @@ def test_the_hub_path_reads_a_dataset_in_the_hubs_layout(tmp_path: Path, monkeyp
 
 
 def test_windows_are_those_of_the_tokenizer_itself() -> None:
-    made, data = tokenizer(), examples_of(invent(6, seed=1), Reading("", True, True))
+    made, data = tokenizer(), examples_of(invent(6, seed=1), ReadingNotes("", True, True))
     assert data.second_texts is not None
     found = windowed(made, data, 120, 16)
     expected = made(
@@ -233,7 +233,7 @@ def test_an_answer_in_any_script_comes_back_from_its_label() -> None:
 
 
 def test_every_invented_answer_comes_back_whatever_the_window() -> None:
-    made, data = tokenizer(), examples_of(invent(20, seed=7), Reading("", True, True))
+    made, data = tokenizer(), examples_of(invent(20, seed=7), ReadingNotes("", True, True))
     assert data.questions is not None
     for limit, stride in ((128, 32), (90, 40), (64, 30)):
         windows, _ = labelled(windowed(made, data, limit, stride), data)
@@ -286,7 +286,7 @@ def test_a_window_too_small_for_anything_is_refused() -> None:
 def test_windows_are_cached_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("bertvision.backbones.windows.WORTH_KEEPING", 1)
-    made, data = tokenizer(), examples_of(invent(6, seed=1), Reading("", True, True))
+    made, data = tokenizer(), examples_of(invent(6, seed=1), ReadingNotes("", True, True))
     first = windowed(made, data, 64, 16)
     (kept,) = tmp_path.rglob("*.safetensors")
     monkeypatch.setattr("bertvision.backbones.windows._windowed", lambda *_: pytest.fail("not read from the cache"))
@@ -379,7 +379,7 @@ def test_a_question_is_answerable_if_any_window_says_so() -> None:
 
 
 def test_raw_and_tuned_scores_part_where_the_null_probability_is_biased() -> None:
-    data = examples_of(invent(20, seed=2), Reading("", True, True))
+    data = examples_of(invent(20, seed=2), ReadingNotes("", True, True))
     windows, _ = labelled(windowed(tokenizer(), data, 128, 32), data)
     outputs = spoken(windows) * 0.1
     outputs[windows.offsets[:-1]] += 0.3  # every window is inclined to "no answer"
@@ -395,7 +395,7 @@ def test_raw_and_tuned_scores_part_where_the_null_probability_is_biased() -> Non
 
 
 def test_a_threshold_that_the_user_gives_or_the_papers_decoding_is_not_tuned() -> None:
-    data = examples_of(invent(20, seed=2), Reading("", True, True))
+    data = examples_of(invent(20, seed=2), ReadingNotes("", True, True))
     windows, _ = labelled(windowed(tokenizer(), data, 128, 32), data)
     for options, expected in (({"null_threshold": 0.25}, 0.25), ({"decoding": "argmax"}, 0.5)):
         judge = SpanJudge(data, windows, Request(task="squad2", **options))
@@ -404,7 +404,7 @@ def test_a_threshold_that_the_user_gives_or_the_papers_decoding_is_not_tuned() -
 
 def test_the_expected_share_of_unanswerable_questions_moves_the_threshold() -> None:
     """Null probabilities that say little: who expects more unanswerable questions must answer fewer."""
-    data = examples_of(invent(60, seed=2), Reading("", True, True))
+    data = examples_of(invent(60, seed=2), ReadingNotes("", True, True))
     windows, _ = labelled(windowed(tokenizer(), data, 128, 32), data)
     draw, shares = np.random.default_rng(0), []
     outputs = spoken(windows) * 0.3 + draw.random((len(windows.tokens), 2)).astype(np.float32)
@@ -420,7 +420,7 @@ def test_the_expected_share_of_unanswerable_questions_moves_the_threshold() -> N
 @real
 @pytest.mark.slow
 def test_labels_of_the_real_train_set_come_back() -> None:
-    data = read_json(SHARED / "train-v2.0.json", Reading("train", False, True))
+    data = read_json(SHARED / "train-v2.0.json", ReadingNotes("train", False, True))
     assert (len(data), int((data.targets == 0).sum())) == (129_725, 42_132)
     some = data.take(range(0, len(data), 25))
     assert some.questions is not None
