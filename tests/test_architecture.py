@@ -14,9 +14,9 @@ errors types registry progress randomness interrupts options recipe
 metrics: __init__ glue squad intervals
 kinds: __init__ labels spans
 tasks: __init__ reading sampling table memory glue squad invented demo
-backbones: __init__ encoder windows tokenise digest packaged tiny
+backbones: __init__ encoder tokenise digest packaged tiny
 stores: __init__ codec place format writer reader convert
-states: __init__ hidden batches passes memory sources
+states: __init__ hidden batches passes sources
 heads: dropout base __init__ blocks pooling adapter across_layers closed_form variants description
 records formats
 runs: __init__ predictions directory checkpoints card

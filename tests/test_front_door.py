@@ -131,7 +131,7 @@ def test_data_that_cannot_be_used_is_explained_and_nothing_is_written(tmp_path: 
         ((TEXTS, [*LABELS[:-1], None]), {}, "row 120: the label is empty"),
         ((TEXTS, ["pos"] * 120), {}, "all labels are 'pos'"),
         (([("a", "b", "c")] * 120, LABELS), {}, "Each example must be a text, or a pair of texts"),
-        ((TEXTS, LABELS), {"dev": (["a"], ["meh"])}, "row 1: label 'meh' does not occur in train"),
+        ((TEXTS, LABELS), {"dev": (["a"], ["meh"])}, "row 1: label 'meh' is not one of the classes: neg, pos"),
         ((TEXTS, LABELS), {"dev": "nowhere.csv"}, "no file 'nowhere.csv'"),
         (("demo",), {"dev": Frame(text=TEXTS, label=LABELS)}, "dev: task 'demo' needs a file to report on; got Frame"),
         ((TEXTS, LABELS), {"epoch": 1}, "no option called 'epoch'. Did you mean 'epochs'"),

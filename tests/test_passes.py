@@ -25,9 +25,8 @@ from bertvision.prepare import prepare
 from bertvision.progress import Progress
 from bertvision.recipe import Recipe
 from bertvision.states.hidden import PAIR_VIEWS, SINGLE_VIEWS
-from bertvision.states.memory import collect, collect_tokens
-from bertvision.states.passes import Reads, Step, clean_pass
-from bertvision.states.sources import Memory, Recompute, Source, Stored
+from bertvision.states.passes import Reads, Step, clean_pass, collect
+from bertvision.states.sources import Memory, Recompute, Source, Stored, collect_tokens
 from bertvision.types import Examples
 
 SOURCE = Path(bertvision.__file__).parent
@@ -365,7 +364,6 @@ def test_nothing_but_the_pass_and_the_training_loop_runs_an_encoder() -> None:
     assert places(r"encoder\.train\(") == {"states/passes.py", "training/loop.py"}
     assert places(r"(?<!def )\bby_length\(") == {
         "states/passes.py",
-        "states/memory.py",  # of the windows whose tokens fit in memory
         "states/sources.py",  # of the windows asked for
         "inference/shards.py",  # of the windows of a shard
     }

@@ -20,8 +20,7 @@ from bertvision.inference.evaluate import Evaluation, evaluate_on_store
 from bertvision.options import Request
 from bertvision.progress import Progress
 from bertvision.recipe import Recipe
-from bertvision.states.memory import collect
-from bertvision.states.passes import Reads
+from bertvision.states.passes import Reads, collect
 from bertvision.states.sources import Memory, Recompute, Stored
 from bertvision.stores.reader import Store
 from bertvision.training.planner import Machine, Rates, Work, choose, depth_of, estimates, plan

@@ -14,8 +14,7 @@ import transformers
 
 from bertvision.backbones import tiny
 from bertvision.backbones.encoder import load as load_encoder
-from bertvision.backbones.tokenise import tokenise
-from bertvision.backbones.windows import _tokenised, labelled, windowed
+from bertvision.backbones.tokenise import _with_places, labelled, tokenise, windowed
 from bertvision.errors import UserError
 from bertvision.kinds.labels import per_example
 from bertvision.kinds.spans import SpanJudge, argmax_spans, best_spans, n_best
@@ -267,7 +266,7 @@ def test_the_space_before_a_word_is_no_part_of_it() -> None:
     plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
     plain.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     made = transformers.PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="[UNK]")
-    ((_, places),) = _tokenised(made, ["Ann met Bob"])
+    ((_, places),) = _with_places(made, ["Ann met Bob"])
     assert places.tolist() == [[0, 3], [4, 7], [8, 11]]
 
 
@@ -285,16 +284,16 @@ def test_a_window_too_small_for_anything_is_refused() -> None:
 
 def test_windows_are_cached_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("bertvision.backbones.windows.WORTH_KEEPING", 1)
+    monkeypatch.setattr("bertvision.backbones.tokenise.WORTH_KEEPING", 1)
     made, data = tokenizer(), examples_of(invent(6, seed=1), ReadingNotes("", True, True))
     first = windowed(made, data, 64, 16)
     (kept,) = tmp_path.rglob("*.safetensors")
-    monkeypatch.setattr("bertvision.backbones.windows._windowed", lambda *_: pytest.fail("not read from the cache"))
+    monkeypatch.setattr("bertvision.backbones.tokenise._windowed", lambda *_: pytest.fail("not read from the cache"))
     again = windowed(made, data, 64, 16)
     assert all(np.array_equal(getattr(first, name), getattr(again, name)) for name in ("tokens", "characters"))
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("bertvision.backbones.windows.WORTH_KEEPING", 1)
+    monkeypatch.setattr("bertvision.backbones.tokenise.WORTH_KEEPING", 1)
     kept.write_bytes(b"broken")
     assert np.array_equal(windowed(made, data, 64, 16).tokens, first.tokens)
     windowed(made, data, 64, 8)

@@ -26,8 +26,7 @@ from bertvision.recipe import Facts, Recipe, resolve
 from bertvision.runs.directory import Run
 from bertvision.states.batches import bucketed, padding_share
 from bertvision.states.hidden import PAIR_VIEWS
-from bertvision.states.memory import collect
-from bertvision.states.passes import Reads
+from bertvision.states.passes import Reads, collect
 from bertvision.training import provenance
 from bertvision.training.loop import loop_of
 from bertvision.types import Examples

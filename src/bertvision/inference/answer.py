@@ -9,8 +9,7 @@ import torch
 from bertvision.heads.base import Head, Shape
 from bertvision.kinds import Scale, confined, kinds
 from bertvision.records import ENCODER
-from bertvision.states.memory import Tick, nothing
-from bertvision.states.passes import Step
+from bertvision.states.passes import Step, Tick, nothing
 from bertvision.types import Windows
 
 Outputs = dict[str, np.ndarray]  # model -> predictions (W, C), or for spans (all tokens, 2)

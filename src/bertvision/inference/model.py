@@ -24,8 +24,7 @@ from bertvision.records import ENCODER, Ensemble, RunRecord
 from bertvision.registry import unknown
 from bertvision.runs.checkpoints import load_ensembles, load_heads
 from bertvision.runs.directory import Run, open_run
-from bertvision.states.memory import Tick, nothing
-from bertvision.states.passes import Reads, clean_pass, default_device
+from bertvision.states.passes import Reads, Tick, clean_pass, default_device, nothing
 from bertvision.tasks import tasks
 from bertvision.tasks.reading import read_text, whole
 from bertvision.types import Examples

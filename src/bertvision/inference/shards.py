@@ -12,8 +12,7 @@ from bertvision.backbones.tokenise import JOINT
 from bertvision.prepare import Prepared
 from bertvision.states.batches import by_length
 from bertvision.states.hidden import HiddenStates
-from bertvision.states.memory import Tick
-from bertvision.states.passes import Reads, Step, clean_pass, default_device
+from bertvision.states.passes import Reads, Step, Tick, clean_pass, default_device
 from bertvision.stores.codec import SAMPLE_ROWS, Codec
 from bertvision.stores.format import Header, Shard
 from bertvision.stores.writer import finite

@@ -3,11 +3,15 @@
 Everything that reads states of a frozen encoder builds on it: collecting, recomputing, extracting and answering.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor
 
@@ -24,6 +28,14 @@ from bertvision.states.hidden import (
     pooling_weights,
     views_of,
 )
+
+MEMORY_SHARE = 1 / 3  # of free memory; larger states go to a temporary file
+
+Tick = Callable[[int], object]
+
+
+def nothing(windows: int) -> None:
+    """Report no progress."""
 
 
 @dataclass(frozen=True)
@@ -123,3 +135,32 @@ def _paired(first: HiddenStates, second: HiddenStates) -> HiddenStates:
     if first.pooled is not None and second.pooled is not None:
         pooled = (first.pooled + second.pooled) / 2
     return HiddenStates(joined(first.layers, second.layers), PAIR_VIEWS, pooled)
+
+
+def collect(encoder: Encoder, encoded: Encoded, reads: Reads, way: str, tick: Tick = nothing) -> HiddenStates:
+    """The pooled views of all windows."""
+    whole: HiddenStates | None = None
+    for step in clean_pass(encoder, encoded, reads, way=way):
+        found = step.states
+        if whole is None:
+            pooled = torch.empty(len(encoded), encoder.features) if found.pooled is not None else None
+            whole = HiddenStates(_room((len(encoded), *found.layers.shape[1:])), found.views, pooled)
+        rows = torch.from_numpy(step.rows)
+        whole.layers[rows] = found.layers.cpu()
+        if whole.pooled is not None and found.pooled is not None:
+            whole.pooled[rows] = found.pooled.cpu()
+        tick(len(rows))
+    assert whole is not None
+    return whole
+
+
+def _room(shape: tuple[int, ...]) -> Tensor:
+    """An empty float32 tensor, in memory or, if it is too large, in a temporary file."""
+    size = 4 * int(np.prod(shape))
+    if size < psutil.virtual_memory().available * MEMORY_SHARE:
+        return torch.empty(shape)
+    with tempfile.TemporaryFile() as file:
+        # Reserve the space: a full disk must be an error here, not a bus error while writing.
+        os.posix_fallocate(file.fileno(), 0, size) if hasattr(os, "posix_fallocate") else file.truncate(size)
+        pages = mmap.mmap(file.fileno(), size)  # outlives the closed file and is freed with the tensor
+    return torch.frombuffer(pages, dtype=torch.float32).view(shape)

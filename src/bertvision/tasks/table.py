@@ -72,7 +72,7 @@ def from_columns(
     names, index = [_name(value) for value in values], {name: i for i, name in enumerate(labels)}
     for row, name in enumerate(names, 1):
         if name not in index:
-            raise UserError(f"'{source}', row {row}: label '{name}' does not occur in the classes {', '.join(labels)}.")
+            raise UserError(f"'{source}', row {row}: label '{name}' is not one of the classes: {', '.join(labels)}.")
     return Examples(texts, pairs, np.array([index[name] for name in names], dtype=np.int64))
 
 

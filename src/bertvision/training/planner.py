@@ -20,8 +20,8 @@ from bertvision.options import Request
 from bertvision.prepare import Prepared, prepare
 from bertvision.progress import Progress
 from bertvision.states.hidden import views_of
-from bertvision.states.memory import MEMORY_SHARE, TOKEN_BYTES
-from bertvision.states.sources import Recompute
+from bertvision.states.passes import MEMORY_SHARE
+from bertvision.states.sources import TOKEN_BYTES, Recompute
 from bertvision.stores.codec import bytes_per_row, codec
 from bertvision.training.head_trainer import HeadTrainer
 from bertvision.types import TRAIN

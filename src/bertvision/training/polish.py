@@ -17,8 +17,8 @@ from bertvision.inference.extract import Origin, StoreOptions, write_store
 from bertvision.prepare import Prepared
 from bertvision.recipe import Recipe
 from bertvision.states.hidden import HiddenStates
-from bertvision.states.memory import Tick, collect, collect_tokens, nothing, token_budget
-from bertvision.states.sources import Memory, Recompute, Source, Stored
+from bertvision.states.passes import Tick, collect, nothing
+from bertvision.states.sources import Memory, Recompute, Source, Stored, collect_tokens, token_budget
 from bertvision.stores.reader import open_store
 from bertvision.training.head_trainer import HeadTrainer
 from bertvision.training.planner import choose, depth_of, estimates, measure, work_of
