@@ -362,8 +362,4 @@ def test_nothing_but_the_pass_and_the_training_loop_runs_an_encoder() -> None:
         "heads/description.py",  # a head, to count what it computes
     }
     assert places(r"encoder\.train\(") == {"states/passes.py", "training/loop.py"}
-    assert places(r"(?<!def )\bby_length\(") == {
-        "states/passes.py",
-        "states/sources.py",  # of the windows asked for
-        "inference/shards.py",  # of the windows of a shard
-    }
+    assert places(r"(?<!def )\bby_length\(") == {"states/passes.py"}

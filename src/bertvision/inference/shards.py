@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertvision.backbones.tokenise import JOINT
+from bertvision.backbones.tokenise import SEPARATE
 from bertvision.prepare import Prepared
-from bertvision.states.batches import by_length
 from bertvision.states.hidden import HiddenStates
 from bertvision.states.passes import Reads, Step, Tick, clean_pass, default_device
 from bertvision.stores.codec import SAMPLE_ROWS, Codec
@@ -69,17 +68,17 @@ class ShardMaker:
 
     def _steps(self, shard: Shard) -> Iterator[tuple[np.ndarray, Step]]:
         """Batches of a shard: the places of their windows in it, and the pass over them."""
-        encoded, way = self.setting.encoded[shard.split], self.setting.recipe.pairs
-        order = by_length(encoded.together.lengths[shard.windows])
-        batches = [shard.windows[places] for places in order]
-        steps = clean_pass(self.setting.encoder, encoded, self.reads, way=way, batches=batches, device=default_device())
-        if way == JOINT or shard.split == TRAIN:
-            yield from zip(order, steps, strict=True)
-            return
-        # The encoder's own answer is about both texts together.
-        joint = clean_pass(self.setting.encoder, encoded, self.reads, batches=batches)
-        for places, step, said in zip(order, steps, joint, strict=True):
-            yield places, replace(step, logits=said.logits)
+        encoder, encoded, way = self.setting.encoder, self.setting.encoded[shard.split], self.setting.recipe.pairs
+        place = np.empty(len(encoded), dtype=np.int64)
+        place[shard.windows] = np.arange(len(shard.windows))
+        said: dict[int, Tensor] = {}
+        if way == SEPARATE and shard.split != TRAIN:  # the encoder's own answer is about both texts together
+            for step in clean_pass(encoder, encoded, self.reads, rows=shard.windows, device=default_device()):
+                assert step.logits is not None
+                said |= zip(step.rows.tolist(), step.logits, strict=True)
+        for step in clean_pass(encoder, encoded, self.reads, way=way, rows=shard.windows, device=default_device()):
+            logits = torch.stack([said[row] for row in step.rows.tolist()]) if said else step.logits
+            yield place[step.rows], replace(step, logits=logits)
 
     def _rows(self, places: np.ndarray, step: Step, lengths: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
         """States as (rows, L, D): of tokens window by window, so that they stay in the processor's cache until they

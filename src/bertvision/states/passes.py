@@ -67,6 +67,7 @@ def clean_pass(
     reads: Reads,
     *,
     way: str = JOINT,
+    rows: np.ndarray | None = None,
     batches: Iterable[np.ndarray] | None = None,
     depth: int | None = None,
     precision: torch.dtype = torch.float32,
@@ -79,22 +80,25 @@ def clean_pass(
         encoded: The tokenised examples.
         reads: What to keep of each forward pass.
         way: Read pairs `joint` or `separate`.
-        batches: Rows of each batch. Default: all rows, in batches of similar length, longest first.
+        rows: The windows to read, in batches of similar length, longest first. Default: all.
+        batches: The windows of each batch, where the order matters: an epoch of training.
         depth: Transformer layers to compute. Layers above are zeros, and logits are meaningless.
         precision: bfloat16 or float16 run the encoder under autocast; states are always float32.
         device: Where to compute. Default: where the encoder is.
     """
     if device is not None:
         encoder.to(device)
-    batches = by_length(encoded.lengths(way)) if batches is None else batches
+    if batches is None:
+        rows = np.arange(len(encoded)) if rows is None else rows
+        batches = [rows[order] for order in by_length(encoded.lengths(way)[rows])]
     was_training = encoder.training
     encoder.eval()
     try:
         with encoder.up_to(encoder.layers - 1 if depth is None else depth):
-            for rows in batches:
+            for batch in batches:
                 # Not around `yield`: the caller may train heads on the states.
                 with torch.no_grad(), _autocast(encoder, precision):
-                    step = _step(encoder, encoded, reads, way, rows, depth)
+                    step = _step(encoder, encoded, reads, way, batch, depth)
                 yield step
     finally:
         encoder.train(was_training)

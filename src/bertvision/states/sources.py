@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import psutil
@@ -12,7 +12,7 @@ from torch import Tensor
 from bertvision.backbones.encoder import Encoder
 from bertvision.backbones.tokenise import JOINT, Encoded
 from bertvision.randomness import RandomStream
-from bertvision.states.batches import bucketed, by_length
+from bertvision.states.batches import bucketed
 from bertvision.states.hidden import TOKENS, HiddenStates, places_of, pool, pooling_weights, views_of
 from bertvision.states.passes import Reads, Step, Tick, clean_pass, nothing
 from bertvision.stores.reader import Store, StoredBatch
@@ -76,15 +76,13 @@ def collect_tokens(encoder: Encoder, encoded: Encoded, seed: int, tick: Tick = n
     offsets = np.concatenate([[0], np.cumsum(windows.lengths[chosen])])
     flat = torch.empty(int(offsets[-1]), encoder.layers, encoder.features, dtype=torch.float16)
     segments = torch.empty(int(offsets[-1]), dtype=torch.int8)
-    batches = by_length(windows.lengths[chosen])
-    steps = clean_pass(encoder, encoded, Reads(tokens=True), batches=[chosen[places] for places in batches])
-    for places, step in zip(batches, steps, strict=True):
-        for i, (place, row) in enumerate(zip(places, step.rows, strict=True)):
+    for step in clean_pass(encoder, encoded, Reads(tokens=True), rows=chosen):
+        for i, (place, row) in enumerate(zip(np.searchsorted(chosen, step.rows), step.rows, strict=True)):
             here = slice(int(offsets[place]), int(offsets[place + 1]))
             flat[here] = step.states.layers[i, :, : here.stop - here.start].transpose(0, 1).half().cpu()
             first, last = windows.offsets[row : row + 2]
             segments[here] = torch.from_numpy(windows.segments[first:last])
-        tick(len(places))
+        tick(len(step.rows))
     return TokenStates(flat, segments, offsets, chosen)
 
 
@@ -133,17 +131,17 @@ class Recompute:
         return epochs * -(-len(self.encoded) // self.size)
 
     def epoch(self, number: int) -> Iterator[Step]:
-        return self._steps(bucketed(self.encoded.together.lengths, self.size, self.seed, number))
+        return self._pass(batches=bucketed(self.encoded.together.lengths, self.size, self.seed, number))
 
     def plain(self) -> Iterator[Step]:
-        return self.some(np.arange(len(self.encoded)))
+        return self._pass()
 
     def some(self, rows: np.ndarray) -> Iterator[Step]:
         """The given windows once."""
-        return self._steps([rows[order] for order in by_length(self.encoded.lengths(self.way)[rows])])
+        return self._pass(rows=rows)
 
-    def _steps(self, batches: list[np.ndarray]) -> Iterator[Step]:
-        return clean_pass(self.encoder, self.encoded, self.reads, way=self.way, batches=batches, depth=self.depth)
+    def _pass(self, **which: Any) -> Iterator[Step]:
+        return clean_pass(self.encoder, self.encoded, self.reads, way=self.way, depth=self.depth, **which)
 
 
 class Stored:
