@@ -166,7 +166,15 @@ def test_a_wrong_option_is_one_message_and_leaves_nothing(
 
 def test_a_dev_label_that_train_lacks_is_named(command: Command, table: Path, tmp_path: Path) -> None:
     write_csv(tmp_path / "dev.csv", ("text", "label"), [("a", "pos"), ("b", "meh")])
-    fails(command, tmp_path, "row 2: label 'meh' does not occur", "--train", table, "--dev", tmp_path / "dev.csv")
+    fails(
+        command,
+        tmp_path,
+        "row 2: label 'meh' is not one of the classes",
+        "--train",
+        table,
+        "--dev",
+        tmp_path / "dev.csv",
+    )
 
 
 def test_an_existing_out_is_refused_before_any_work(command: Command, table: Path, tmp_path: Path) -> None:

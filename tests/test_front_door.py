@@ -70,7 +70,7 @@ def test_texts_are_the_same_data_however_they_are_given(table: Path, tmp_path: P
         assert made.record.data == expected.record.data, name
         assert made.record.labels == ("neg", "pos"), name
         assert made.results.last.scores == expected.results.last.scores, name
-        assert made.record.in_memory == (name not in ("a file", "a path")), name
+        assert made.record.recipe.in_memory == (name not in ("a file", "a path")), name
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
@@ -115,7 +115,7 @@ def test_dev_data_is_a_frame_a_pair_or_a_file(table: Path, tmp_path: Path) -> No
     # A file to train on and a table in memory to report on.
     mixed = tiny_fit(table, tmp_path / "mixed", dev=devs["frame"], **QUICK)
     assert mixed.record.data == expected
-    assert mixed.record.in_memory
+    assert mixed.record.recipe.in_memory
 
 
 def test_data_that_cannot_be_used_is_explained_and_nothing_is_written(tmp_path: Path) -> None:
@@ -283,8 +283,8 @@ def test_help_and_completion_show_every_option() -> None:
         if field.name != "task":
             assert shown[field.name].default == field.default, field.name
     assert list(api.Options.__annotations__) == wanted
-    for function in (bertvision.extract, bertvision.train):
-        assert set(wanted) <= set(inspect.signature(function).parameters), function.__name__
+    for function, names in ((bertvision.extract, api.EXTRACTING), (bertvision.train, api.TRAINING)):
+        assert set(names) <= set(inspect.signature(function).parameters), function.__name__
 
 
 def test_every_public_name_is_listed_and_documented() -> None:

@@ -15,10 +15,10 @@ import torch
 
 from bertvision.errors import UserError
 from bertvision.kinds import Scale
-from bertvision.options import one_of
+from bertvision.options import DECIDING, one_of
 from bertvision.progress import Progress
 from bertvision.stores.codec import DTYPES, SAMPLE_ROWS
-from bertvision.stores.format import DECIDING, SHARD_MEGABYTES, SHARD_UNIT, TOKENS, Header, Shard, plan
+from bertvision.stores.format import SHARD_MEGABYTES, SHARD_UNIT, TOKENS, Header, Shard, plan
 from bertvision.stores.place import Place, digest
 from bertvision.stores.reader import Store, open_store
 from bertvision.stores.writer import Writer, finite

@@ -11,14 +11,16 @@ from bertvision.analysis import Table
 from bertvision.errors import UserError
 from bertvision.inference.evaluate import Comparison, Evaluation
 from bertvision.inference.model import Model
-from bertvision.options import Request
+from bertvision.options import DECIDING, Request
 from bertvision.progress import Progress
 from bertvision.runs.directory import Run
 from bertvision.stores.reader import Store
-from bertvision.tasks import tasks
-from bertvision.tasks.reading import SUFFIXES, read_columns
+from bertvision.tasks.reading import named, read_columns
 
 Paths = str | Path
+# The options of a request that `extract` and `train` use.
+EXTRACTING = (*DECIDING, "data", "train", "dev")
+TRAINING = ("heads", "head_lr", "answer_length", "null_threshold", "null_share", "decoding", "seed", "out")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -64,17 +66,24 @@ class Options(TypedDict, total=False):
     decoding: str
 
 
-def _completing(function: F) -> F:
-    """Show the options in `help()` and in a notebook's completion, which do not read a TypedDict."""
-    own = [p for p in signature(function).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
-    taken = {p.name for p in own} | {"task"}
-    options = [Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
-               for f in fields(Request) if f.name not in taken]  # fmt: skip
-    function.__signature__ = Signature([*own, *options])  # type: ignore[attr-defined]
-    return function
+def _completing(*names: str) -> Callable[[F], F]:
+    """Show these options (or all) in `help()` and in a notebook's completion, which do not read a TypedDict."""
+
+    def complete(function: F) -> F:
+        own = [p for p in signature(function).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+        shown = set(names or Request.__dataclass_fields__) - {p.name for p in own} - {"task"}
+        options = [
+            Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
+            for f in fields(Request)
+            if f.name in shown
+        ]
+        function.__signature__ = Signature([*own, *options])  # type: ignore[attr-defined]
+        return function
+
+    return complete
 
 
-@_completing
+@_completing()
 def fit(
     task_or_data: Any = "table",
     labels: Any = None,
@@ -110,15 +119,13 @@ def fit(
     from bertvision.training.fit import fit as run_fit
 
     given: dict[str, Any] = dict(options)
-    named = isinstance(task_or_data, (str, Path)) and labels is None
-    file = named and str(task_or_data) not in tasks and Path(task_or_data).suffix.lower() in SUFFIXES
-    if named and not isinstance(given.get("dev"), (str, Path, NoneType)):  # a file, but dev data in memory
-        if not file:
+    chosen = named(task_or_data) if isinstance(task_or_data, (str, Path)) and labels is None else None
+    if chosen is not None and not isinstance(given.get("dev"), (str, Path, NoneType)):  # a file, but dev data in memory
+        if "train" not in chosen:
             raise UserError(f"dev: task '{task_or_data}' needs a file to report on; got {type(given['dev']).__name__}.")
-        task_or_data, named = read_columns(Path(task_or_data)), False
-    if named:
-        request = Request.of(**given | ({"task": "table", "train": task_or_data} if file else {"task": task_or_data}))
-        dataset = None
+        task_or_data, chosen = read_columns(Path(task_or_data)), None
+    if chosen is not None:
+        request, dataset = Request.of(**given | chosen), None
     else:
         dev = given.pop("dev", None)
         request = Request.of(task="table", **given)
@@ -172,7 +179,7 @@ def compare(a: Paths | Run, b: Paths | Run) -> Comparison:
     return compare_runs(_path(a), _path(b))
 
 
-@_completing
+@_completing(*EXTRACTING)
 def extract(
     source: Paths,
     task: str,
@@ -233,7 +240,7 @@ def open_store(store: Paths) -> Store:
     return read(store)
 
 
-@_completing
+@_completing(*TRAINING)
 def train(
     store: Paths, *, epochs: int | None = None, polish: int | None = None, quiet: bool = False, **options: Any
 ) -> Run:

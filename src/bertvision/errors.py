@@ -1,4 +1,4 @@
-"""The one exception that means the user can mend it: shown as a single message, never as a traceback."""
+"""The error that a user can fix: shown as a single message, never as a traceback."""
 
 import errno
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ class Interrupted(UserError):
 
 @contextmanager
 def disk_errors(advice: str) -> Iterator[None]:
-    """Inside, a full disk is the user's to mend."""
+    """Inside, a full disk is a `UserError`."""
     from safetensors import SafetensorError
 
     try:

@@ -1,6 +1,6 @@
-"""Ctrl-C that waits for a safe point, so that what is kept is whole. A second one does not wait.
+"""Ctrl-C that waits for a safe point, so that saved files are complete. A second Ctrl-C does not wait.
 
-A plain KeyboardInterrupt would do almost always, but libraries with bare `except` clauses can swallow it.
+A plain KeyboardInterrupt is not enough: libraries with bare `except` clauses can swallow it.
 """
 
 import signal

@@ -19,6 +19,8 @@ KINDS = ("class", "score")  # that a table can have
 OWN = "own"  # the value of --lead that means: no head, only the encoder's own output layer
 ALL_MARKS = "all"  # the value of --polish-until that means: no limit
 
+# Options of a request that decide what is stored. The location of the files does not.
+DECIDING = tuple("task text text_pair label kind strict max_length stride limit dev_limit pairs".split())
 # The panels of `fit --help`, in order.
 MAIN, DATA, ENCODER, HEADS, TRAINING, SELECTION, OUTPUT = (
     *("Main options", "Data", "Encoder", "Heads", "Training", "Selection and scoring", "Output"),

@@ -156,7 +156,7 @@ def parts_of(dataset: Dataset, request: Request) -> dict[str, Examples]:
 
 
 def prepare_store(store: Store, request: Request, progress: Progress) -> Setting:
-    """The setting of a store: it says on what, the request says what is trained and how."""
+    """The setting of a store: the store defines the data, the request defines the training."""
     header, where, task = store.header, store.manifest["where"], store.header.task
     kept = {**header.options, **{name: where[name] for name in ("data", "train", "dev")}, "lead": OWN}
     request = replace(request, **kept)

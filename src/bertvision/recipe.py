@@ -99,8 +99,8 @@ def _polish_until(request: Request, lead: str, span: bool) -> str:
 
 
 def migrated(kept: dict[str, Any]) -> Recipe:
-    """The recipe of a run of version 0.1, whose run.json had one type for both. What a version did not know yet is
-    what it did; what it decided by leaving it open is said."""
+    """The recipe of a run of version 0.1, which kept request and recipe as one. Options that were added later get the
+    value of the old behaviour."""
     past: dict[str, Any] = {"lead": OWN, "dropout": True, "freeze": "none", "polish_until": None, "budget": None} | kept
     past.pop("polish_from", None)
     check_known(past)
@@ -119,5 +119,5 @@ def check_known(kept: dict[str, Any]) -> None:
 
 
 def reopened(recipe: Recipe) -> Request:
-    """The request behind a recipe, as far as it can be told: every value that could have been left open is."""
+    """The request behind a recipe of version 0.1: every value that could have been left open is left open."""
     return Request(**asdict(recipe) | dict.fromkeys(DECIDED))

@@ -174,11 +174,6 @@ class RunRecord:
         return self.store is None or self.store.encoder is not None
 
     @property
-    def in_memory(self) -> bool:
-        """Whether the data was given as Python objects: it cannot be read again."""
-        return self.store is None and self.recipe.task == "table" and self.recipe.train is None
-
-    @property
     def origin(self) -> str:
         """The backbone that the encoder comes from, also of a run that was cut or trained on a store."""
         if self.store is not None:

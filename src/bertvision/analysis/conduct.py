@@ -7,7 +7,7 @@ from typing import Any
 
 from bertvision.analysis import Table, analyses
 from bertvision.analysis.evidence import Evidence
-from bertvision.errors import UserError
+from bertvision.errors import Interrupted, UserError
 from bertvision.progress import Progress
 
 
@@ -61,7 +61,7 @@ def conduct(
         try:
             tables = [table for table in analysis.find(evidence) if table.rows]
         except (UserError, OSError) as error:
-            if strict:
+            if strict or isinstance(error, Interrupted):
                 raise
             outcome.skipped[name] = str(error)
         else:

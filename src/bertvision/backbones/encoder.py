@@ -98,6 +98,8 @@ class Encoder(nn.Module):
         base, layers = self.model.base_model, layers_of(self.model.base_model)
         if what.isdigit() and int(what) > len(layers):
             raise UserError(f"--freeze {what}: this encoder has {len(layers)} layers.")
+        if what != "all" and not hasattr(base, "embeddings"):
+            raise UserError(f"--freeze {what}: this encoder ({base.config.model_type}) has no embeddings to freeze.")
         lowest = layers[: int(what)] if what.isdigit() else ()
         for module in [base] if what == "all" else [base.embeddings, *lowest]:
             module.requires_grad_(False)
@@ -197,8 +199,10 @@ def _renew_output(model: Any, seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if not name.startswith(model.base_model_prefix + "."):
-            fresh = torch.randn(parameter.shape, generator=draw) * model.config.initializer_range
-            parameter.data = fresh if parameter.ndim > 1 else torch.zeros_like(parameter)
+            if parameter.ndim > 1:
+                parameter.data = torch.randn(parameter.shape, generator=draw) * model.config.initializer_range
+            else:  # a bias or, of a norm, its weight
+                parameter.data = torch.full_like(parameter, 0.0 if name.endswith("bias") else 1.0)
 
 
 def _not_loaded(name: str, error: Exception) -> UserError:

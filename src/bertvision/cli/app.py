@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from bertvision import __version__
+from bertvision.errors import UserError
 from bertvision.options import OUTPUT, Request
 
 app = typer.Typer(
@@ -79,15 +80,12 @@ def _parameter(entry: Field[Any], panels: bool) -> inspect.Parameter:
 
 def request_of(**options: Any) -> Request:
     """The request of a command line; `fit reviews.csv` means `fit table --train reviews.csv`."""
-    from pathlib import Path
+    from bertvision.tasks.reading import named
 
-    from bertvision.tasks import tasks
-    from bertvision.tasks.reading import SUFFIXES
-
-    task = options.get("task", "table")
-    if task not in tasks and Path(task).suffix.lower() in SUFFIXES and options.get("train") is None:
-        options |= {"task": "table", "train": task}
-    return Request(**options)
+    found = named(options["task"]) if "task" in options else {}
+    if "train" in found and options.get("train") is not None:
+        raise UserError(f"Give the file once: '{options['task']}' or --train '{options['train']}'.")
+    return Request(**options | found)
 
 
 def emit(as_json: bool, value: Any, display: Callable[[Any], None]) -> None:

@@ -8,7 +8,7 @@ import typer
 from bertvision.cli.app import Debug, Json, app, emit, request_of, taking_options
 from bertvision.cli.training import show_run
 from bertvision.errors import UserError
-from bertvision.options import Request
+from bertvision.options import DECIDING, Request
 
 if TYPE_CHECKING:
     from bertvision.stores.reader import Store
@@ -20,10 +20,7 @@ app.add_typer(store_app, name="store")
 
 
 @app.command()
-@taking_options(
-    *("task", "data", "train", "dev", "text", "text_pair", "label", "kind", "strict"),
-    *("max_length", "stride", "limit", "dev_limit", "pairs"),
-)
+@taking_options(*DECIDING, "data", "train", "dev")
 def extract(
     source: Annotated[str, typer.Argument(help="An encoder (as `fit --backbone`), or RUN[@MARK]: a fine-tuned one.")],
     out: Annotated[str, typer.Option(help="The store to write: a folder, or a URL that fsspec knows.")],

@@ -1,8 +1,10 @@
 """Heads: small models on the hidden states of every layer. `register` names them; `variants.make` builds one."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bertvision.errors import UserError
 from bertvision.heads.base import Body, Head, Shape
 from bertvision.registry import Registry
 from bertvision.states.hidden import TOKENS, all_views
@@ -30,6 +32,7 @@ class HeadEntry:
         return fed[self.reads]
 
 
+RESERVED = ("encoder", "split", "row", "target")  # columns of the predictions' table
 heads: Registry[HeadEntry] = Registry("head", __name__)
 
 SETS = {
@@ -46,6 +49,10 @@ def register(
     """Decorator: the function below builds the head called `name`."""
 
     def add(build: Build) -> Build:
+        if source == "user" and (not re.fullmatch(r"[\w.-]+", name) or name in RESERVED):
+            raise UserError(f"A head cannot be called '{name}': use letters, digits, dots and dashes; not {RESERVED}.")
+        if source == "user" and name in heads and heads[name].source != source:
+            raise UserError(f"There is already a head called '{name}' in the library. Choose another name.")
         # A notebook cell can run twice, so a user may register the same name again.
         heads.add(name, HeadEntry(build, source, about, reads, solved), replace=source == "user")
         return build

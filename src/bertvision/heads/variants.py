@@ -112,20 +112,20 @@ def build(labels: Iterable[str], shape: Shape, seed: int, device: torch.device |
 def check(label: str, shape: Shape) -> None:
     """Raise an error unless there is such a head for this shape, with these options."""
     variant = parse(label)
-    recipe = heads[variant.name]
-    if not recipe.fits(shape):
+    entry = heads[variant.name]
+    if not entry.fits(shape):
         needs = {"pairs": "two texts per example", "texts": "an answer per text", "tokens": "an answer per token"}
-        raise UserError(f"--heads: '{variant.name}' is for tasks with {needs[recipe.reads]}, unlike this one.")
-    bodiless = recipe.build(shape).body is None
+        raise UserError(f"--heads: '{variant.name}' is for tasks with {needs[entry.reads]}, unlike this one.")
+    bodiless = entry.build(shape).body is None
     for option, meaningless in (("views", shape.span or bodiless), ("normalised", bodiless)):
         if getattr(variant, option) is not None and meaningless:
-            raise UserError(f"--heads '{label}': {option} means nothing to '{variant.name}' on this task.")
+            raise UserError(f"--heads '{label}': '{variant.name}' does not support {option} on this task.")
     if variant.layers and max(variant.layers) >= shape.layers:
         raise UserError(f"--heads '{label}': the encoder's layers are 0 (embeddings) to {shape.layers - 1}.")
     known = all_views(shape.paired)
     for view in variant.views or ():
         if view not in known:
-            raise UserError(f"--heads '{label}': '{view}' is no view of this task's texts: {', '.join(known)}.")
+            raise UserError(f"--heads '{label}': '{view}' is not one of this task's views: {', '.join(known)}.")
 
 
 def _range(key: str, text: str) -> Iterable[str]:

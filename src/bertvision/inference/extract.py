@@ -18,14 +18,14 @@ from bertvision.errors import Interrupted, UserError
 from bertvision.heads.variants import OPTIONS
 from bertvision.inference.shards import ShardMaker
 from bertvision.interrupts import Interrupts
-from bertvision.options import Request, flag, one_of
+from bertvision.options import DECIDING, Request, flag, one_of
 from bertvision.prepare import Prepared, prepare
 from bertvision.progress import Progress
 from bertvision.records import RunRecord
 from bertvision.runs.directory import RECORD, open_run
 from bertvision.states.hidden import views_of
 from bertvision.stores.codec import DTYPES
-from bertvision.stores.format import DECIDING, SHARD_MEGABYTES, SHARD_UNIT, TOKENS, Header, Shard, plan
+from bertvision.stores.format import SHARD_MEGABYTES, SHARD_UNIT, TOKENS, Header, Shard, plan
 from bertvision.stores.place import Place
 from bertvision.stores.reader import Store, open_store
 from bertvision.stores.writer import Writer
@@ -146,7 +146,7 @@ def command_of(source: str, request: Request, options: StoreOptions) -> str:
 
 def source_of(source: str, request: Request) -> tuple[Encoder | None, Request, Origin]:
     """The encoder of `RUN[@MARK]` with its own output layer, or None for the name of a backbone."""
-    name = source.rpartition("@")[0] if "@" in source else source
+    name = source.rpartition("@")[0] if "@" in source and not Path(source).exists() else source
     if not (Path(name) / RECORD).exists():
         where = str(Path(source).absolute()) if Path(source).is_dir() else source
         return None, replace(request, backbone=source), Origin(where)

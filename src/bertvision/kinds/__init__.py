@@ -1,4 +1,4 @@
-"""Kinds of answers: how each is learned, decoded and scored. A new kind is a new file that registers itself."""
+"""Kinds of answers: how each is learned, decoded and scored. A new kind starts with a file here (docs/adding.md)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -144,7 +144,7 @@ def _league(found: list[Finding]) -> list[Item]:
 
 def _reproduce(record: RunRecord) -> list[Item]:
     items: list[Item] = []
-    if record.store is None and not record.in_memory:  # `train` takes some options from the store
+    if record.store is None and not record.recipe.in_memory:  # `train` takes some options from the store
         plan = record.plan
         changed = plan.changed_at if plan else None
         but = f" (except the learning rate of the first {changed} steps, which the --budget changed)" if changed else ""

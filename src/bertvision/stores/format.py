@@ -25,8 +25,6 @@ SCHEMA = 1
 MANIFEST, PLAN, CONSTANTS = "manifest.json", "plan.json", "constants.safetensors"
 TOKENS = ("tokens",)
 SHARD_MEGABYTES, SHARD_UNIT = 128, 10**6  # bytes in a megabyte; less in tests
-# Options of a request that decide what is stored. The location of the files does not.
-DECIDING = tuple("task text text_pair label kind strict max_length stride limit dev_limit pairs".split())
 
 
 @dataclass(frozen=True)
@@ -132,7 +130,7 @@ def damaged(place: Place, manifest: dict[str, Any], names: Sequence[str] | None 
     """Files whose checksum differs."""
     return [
         name
-        for name in names or manifest["files"]
+        for name in (manifest["files"] if names is None else names)
         if not place.exists(name) or digest(place.local(name)) != manifest["files"][name]["sha256"]
     ]
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from bertvision.errors import UserError
 from bertvision.registry import unknown
+from bertvision.tasks import tasks
 
 Columns = dict[str, list[Any]]  # name -> values
 HALF = re.compile("[\ud800-\udfff]")
@@ -110,6 +111,12 @@ READERS = {
     ".parquet": _read_parquet,
 }
 SUFFIXES = tuple(READERS)
+
+
+def named(name: str | Path) -> dict[str, str]:
+    """The options that a name stands for: `sts-b` is a task, `reviews.csv` is `table` with `train`."""
+    file = str(name) not in tasks and Path(name).suffix.lower() in SUFFIXES
+    return {"task": "table", "train": str(name)} if file else {"task": str(name)}
 
 
 def read_hub(task: str, files: str, name: str, config: str | None, splits: tuple[str, ...]) -> dict[str, Any]:

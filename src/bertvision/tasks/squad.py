@@ -41,7 +41,7 @@ class ReadingNotes:
 
     def notes(self) -> list[str]:
         kinds = (
-            (self.moved, "an answer stood elsewhere than its offset says; the nearest occurrence is used"),
+            (self.moved, "an answer was not at its offset; the nearest occurrence is used"),
             (self.lost, "no answer occurs in the context; " + ("left out" if self.for_training else "scored by text")),
             (self.empty, "the question or the context is empty; left out"),
         )

@@ -47,7 +47,7 @@ class MarkSeconds(NamedTuple):
     states: float  # a pass over the training examples
     heads: float  # solved and polished on these
     held_out: float  # answers to the rows that choose
-    dev: float  # answers to the rows that report: as many however few are trained on
+    dev: float  # answers to the rows that report; independent of --limit
 
     @property
     def asked(self) -> float:
@@ -109,12 +109,12 @@ def within(setting: Prepared, started: float) -> tuple[Prepared, float]:
 
 
 def epochs_in_time(recipe: Recipe, step: int, steps_per_epoch: int, each: float, left: float) -> Fraction:
-    """Instead of those that were planned, what can be reached if steps go on to take `each` seconds."""
+    """The epochs that can be reached if the remaining steps take `each` seconds."""
     reached = step + max(0.0, left) / each
     found = min(MOST, max(HUNDREDTH * int(100 * reached / steps_per_epoch), Fraction(step, steps_per_epoch)))
     if recipe.polish_until == ALL_MARKS:
         return found
-    # A mark stays on its side of this: heads are polished there or not, and so much time was set aside.
+    # The mark must not cross this limit: time was set aside for polishing there, or not.
     until = Fraction(recipe.polish_until)
     return max(found, until + HUNDREDTH) if Fraction(recipe.epochs) > until else min(found, until)
 
@@ -164,7 +164,7 @@ def _too_short(budget: float, rest: float, ways: MarkSeconds) -> UserError:
     needed = 60 * budget - rest + FEWEST * (sum(ways) - ways.dev) + ways.dev
     return UserError(
         f"--budget {budget:g}: even with few examples this takes about {needed / 60:.1f} minutes here."
-        " Allow more, or --dev-limit the examples that are scored."
+        " Allow more minutes, or set a smaller --dev-limit."
     )
 
 
@@ -184,7 +184,7 @@ def better_way(setting: Prepared, ways: list[str]) -> str:
 
 
 def epoch_seconds(setting: Prepared) -> float:
-    """From a few steps of a copy: so much for each step, and so much for each token in it, padding included."""
+    """Fit the cost per step and per token (padding included) on a few steps of a copy."""
     copy, recipe = replace(setting, encoder=deepcopy(setting.encoder)), setting.recipe
     heads = build(setting.names, setting.shape, recipe.seed, copy.encoder.device)
     loop = loop_of(copy, heads, Accelerator(cpu=copy.encoder.device.type == "cpu", mixed_precision="no"))

@@ -141,7 +141,9 @@ def _answer(setting: Prepared, way: str, heads: dict[str, Head], mark: str, made
     """Add the answers of the encoder (joint) and of `heads`. Of two heads with one name, the better on held-out data
     stays."""
     target, found = Target(setting.dataset.kind, setting.scale, setting.shape), {}
-    with setting.progress.bar(f"mark {mark}: answers ({way})", sum(map(len, setting.encoded.values()))) as bar:
+    with setting.progress.bar(
+        f"mark {mark}: answers ({way})", sum(len(setting.encoded[split]) for split in made.outputs)
+    ) as bar:
         for split in made.outputs:
             started, encoded = time.perf_counter(), setting.encoded[split]
             steps = clean_pass(setting.encoder, encoded, setting.reads, way=way)
