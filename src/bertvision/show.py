@@ -33,14 +33,14 @@ def run(finished: Run) -> None:
         encoder = ""
         if record.encoder_answered:
             last = results.last.score(ENCODER, metric, split)
-            encoder = f"; encoder alone after {results.last.mark}: {number(last.value)}"
+            encoder = f"; encoder alone at mark {results.last.mark}: {number(last.value)}"
         score = interval(mark.score(selected.model, metric, split))
-        _say(f"Selected: {selected.model} at {selected.mark} epochs, {split} {metric} {score}{encoder}.")
+        _say(f"Selected: {selected.model} at mark {selected.mark}, {split} {metric} {score}{encoder}.")
         _answerable(mark, split)
     _curve(results)
     _less_data(mark, metric)
     for name, values in list(mark.layer_profiles.items())[:1]:
-        _say(f"{name}, each layer alone (train, leave-one-out), {mark.mark} epochs:")
+        _say(f"{name}, each layer alone (train, leave-one-out), mark {mark.mark}:")
         layers = ModelName.parse(name).by_layer(values)
         _bars([(f"layer {layer}", value) for layer, value in layers.items()], ["magenta"])
     if record.costs is not None:
@@ -97,7 +97,7 @@ def _less_data(mark: MarkRecord, metric: str) -> None:
             value = mark.score(str(name), metric).value
             curves.setdefault(str(name.without("data")), {})[name.variant.data] = value
     for head, curve in curves.items():
-        _say(f"{head} by share of the data, {mark.mark} epochs:")
+        _say(f"{head} by share of the data, mark {mark.mark}:")
         _bars([(f"{share:.0%}", curve[share]) for share in sorted(curve)], ["green"])
 
 

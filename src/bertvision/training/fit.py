@@ -206,7 +206,7 @@ class Fitting:
         Results.of(setting.dataset.task, setting.metric, self.marks).write(self.run.path / RESULTS)
         encoder, best = (found.score(name, setting.metric, HELD_OUT).value for name in (ENCODER, found.selected))
         setting.progress.say(
-            f"{mark} epochs: encoder {encoder:.3f}, selected {found.selected} {best:.3f} ({setting.metric}, held-out)"
+            f"mark {mark}: encoder {encoder:.3f}, selected {found.selected} {best:.3f} ({setting.metric}, held-out)"
         )
 
     def _take_start(self, solved: dict[str, Head]) -> None:
