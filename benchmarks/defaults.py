@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 
 import bertvision
-from bertvision.inference.ensemble import Outputs, matching, shifted
+from bertvision.inference.answer import Outputs
+from bertvision.inference.select import choose, combined, matching_shift
+from bertvision.kinds import Judge, goodness, kinds
 from bertvision.metrics.intervals import measure
-from bertvision.records import ENCODER, GREEDY, ModelName
+from bertvision.options import Request
+from bertvision.records import ENCODER, GREEDY, Ensemble, ModelName
 from bertvision.runs.directory import Run
-from bertvision.training.judging import LabelJudge
-from bertvision.training.selection import best, ensembles, preferred
 from bertvision.types import HELD_OUT, Examples, Windows
 
 RESULTS = Path(__file__).parent / "results" / "defaults"
@@ -54,6 +55,7 @@ def main() -> None:
     parser.add_argument("--data", default="../shared/data")
     parser.add_argument("--tasks", default="cola,mrpc")
     parser.add_argument("--seeds", default="0,1")
+    parser.add_argument("--backbone", default="minilm-l6")
     parser.add_argument("--ways", default="own;own, embeddings frozen;lead")
     given = parser.parse_args()
     if given.what == "selection":
@@ -62,7 +64,7 @@ def main() -> None:
     for seed in given.seeds.split(","):
         for task in given.tasks.split(","):
             for way in given.ways.split(";"):
-                put("lead", [led(task, int(seed), way, given.data)])
+                put("lead", [led(task, int(seed), way, given.data, given.backbone)])
 
 
 def put(name: str, rows: list[dict[str, Any]]) -> None:
@@ -73,13 +75,13 @@ def put(name: str, rows: list[dict[str, Any]]) -> None:
             file.write(json.dumps(row) + "\n")
 
 
-def led(task: str, seed: int, way: str, data: str) -> dict[str, Any]:
+def led(task: str, seed: int, way: str, data: str, backbone: str) -> dict[str, Any]:
     """Held-out scores in the end: of encoder and lead, of the preferred model chosen and scored on halves."""
     options = {"epochs": "1"} | WAYS[way]
     with tempfile.TemporaryDirectory() as folder:
         run = bertvision.fit(
-            task, data=data, seed=seed, limit=LIMITS.get(task), dev_limit=40, marks=options["epochs"],
-            out=Path(folder) / "run", quiet=True, **options,
+            task, data=data, backbone=backbone, seed=seed, limit=LIMITS.get(task), dev_limit=40,
+            marks=options["epochs"], out=Path(folder) / "run", quiet=True, **options,
         )  # fmt: skip
         outputs, targets, metric, kind = held_out(run, options["epochs"])
         judge = judge_of(targets, kind)
@@ -100,8 +102,8 @@ def selections(run: Run) -> Iterator[dict[str, Any]]:
 def held_out(run: Run, mark: str) -> tuple[Outputs, np.ndarray, str, str]:
     """What every single model said, the truth, metric and kind."""
     kept, record = run.predictions(mark)[HELD_OUT], run.record
-    outputs = {name: np.asarray(said) for name, said in kept["outputs"].items() if not ModelName.parse(name).ensemble}
-    return outputs, np.asarray(kept["targets"]), record.metric, record.kind
+    outputs = {name: np.asarray(said) for name, said in kept.outputs.items() if not ModelName.parse(name).ensemble}
+    return outputs, np.asarray(kept.targets), record.metric, record.kind
 
 
 def chosen(outputs: Outputs, targets: np.ndarray, metric: str, kind: str) -> dict[str, float]:
@@ -114,26 +116,30 @@ def chosen(outputs: Outputs, targets: np.ndarray, metric: str, kind: str) -> dic
         judge = judge_of(targets[first], kind)
         here = {name: said[first] for name, said in outputs.items()}
         there = {name: said[second] for name, said in outputs.items()}
-        single = best(here, judge, metric)
-        made = ensembles(here, judge, metric)
-        here |= {name: ensemble.of(here, kind) for name, ensemble in made.items()}
-        there |= {name: ensemble.of(there, kind) for name, ensemble in made.items()}
-        rules = {"single": single, "best": best(here, judge, metric), "preferred": preferred(here, judge, metric)}
+        choice, single = choose(here, judge, metric), best(here, judge, metric)
+        here |= {name: combined(ensemble, here, kind) for name, ensemble in choice.ensembles.items()}
+        there |= {name: combined(ensemble, there, kind) for name, ensemble in choice.ensembles.items()}
+        rules = {"single": single, "best": best(here, judge, metric), "preferred": choice.selected}
         rules |= {"greedy": GREEDY} if GREEDY in there else {}
         for rule, name in rules.items():
             found.setdefault(rule, []).append(measure(there[name], targets[second], metric, kind))
         if kind == "class" and there[single].shape[1] == 2:
-            shift = matching(here[single][:, 1], float(targets[first].mean()))
-            score = measure(shifted(there[single], shift), targets[second], metric, kind)
-            found.setdefault("single, matched", []).append(score)
+            shift = matching_shift(here[single][:, 1], float(targets[first].mean()))
+            matched = combined(Ensemble("mean", {single: 1.0}, shift), there, kind)
+            found.setdefault("single, matched", []).append(measure(matched, targets[second], metric, kind))
     return {rule: round(float(np.mean(scores)), 4) for rule, scores in found.items()}
 
 
-def judge_of(targets: np.ndarray, kind: str) -> LabelJudge:
+def best(outputs: Outputs, judge: Judge, metric: str) -> str:
+    """The model that scores highest; between equals, the one with the lower loss."""
+    return max(outputs, key=lambda name: goodness(judge, outputs[name], judge.predictions(outputs[name]), metric))
+
+
+def judge_of(targets: np.ndarray, kind: str) -> Judge:
+    """A judge of some examples' targets alone: every example is one window, and nobody asks for its tokens."""
     none, rows = np.empty(0), np.arange(len(targets))
-    return LabelJudge(
-        kind, Examples([""] * len(rows), None, targets), Windows(none, none, none, np.arange(len(rows) + 1), 0, rows)
-    )
+    windows = Windows(none, none, none, np.arange(len(rows) + 1), 0, rows)
+    return kinds[kind].judge(Examples([""] * len(rows), None, targets), windows, Request())
 
 
 if __name__ == "__main__":

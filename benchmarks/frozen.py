@@ -18,8 +18,8 @@ import bertvision
 from bertvision.backbones import backbones
 from bertvision.metrics.intervals import compare, measure, score
 from bertvision.options import Request
-from bertvision.tasks import tasks
 from bertvision.prepare import parts_of
+from bertvision.tasks import tasks
 from bertvision.types import HELD_OUT, TRAIN
 
 STRENGTHS = 10.0 ** np.arange(-3, 5)
@@ -53,7 +53,7 @@ def ours_on(task: str, data: str, seed: int) -> tuple[np.ndarray, float]:
         run = bertvision.fit(task, data=data, epochs=0, seed=seed, out=Path(folder) / "run", quiet=True)
         found = run.results.at("0")
         print(task, "selected", found.selected, flush=True)
-        return run.predictions("0")["dev"]["outputs"][found.selected], found.seconds
+        return run.predictions("0")["dev"].outputs[found.selected], found.seconds
 
 
 def rivals_on(task: str, data: str) -> tuple[np.ndarray, dict[str, tuple[np.ndarray, float]]]:

@@ -20,9 +20,9 @@ import numpy as np
 import bertvision
 from bertvision.metrics.intervals import resampled
 from bertvision.records import ENCODER, GREEDY, ModelName
-from bertvision_paper.plan import PLAIN
 from bertvision.runs.directory import Run
 from bertvision.types import HELD_OUT
+from bertvision_paper.plan import PLAIN
 
 RESULTS = Path(__file__).parent / "results" / "league"
 KEPT_RESAMPLES = 300
@@ -83,9 +83,7 @@ def summary(run: Run) -> dict[str, Any]:
         dev = run.predictions(one.mark)["dev"]
         models = {"encoder": ENCODER, "selected": one.selected, "best_head": one.best_head}
         draws = {
-            role: np.round(
-                resampled(dev["outputs"][name], dev["targets"], metric)[:KEPT_RESAMPLES].astype(float), 4
-            ).tolist()
+            role: np.round(resampled(dev.outputs[name], dev.targets, metric)[:KEPT_RESAMPLES].astype(float), 4).tolist()
             for role, name in models.items()
             if name
         }

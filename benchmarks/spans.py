@@ -17,11 +17,10 @@ import numpy as np
 
 from bertvision.backbones import encoder as backbones
 from bertvision.backbones.windows import _windowed, labelled
+from bertvision.kinds.spans import SpanJudge, best_spans
 from bertvision.metrics.squad import Gold
 from bertvision.options import Request
-from bertvision.kinds.spans import best_spans
 from bertvision.tasks.squad import ReadingNotes, read_json
-from bertvision.training.judging import SpanJudge
 from bertvision.types import Examples
 
 LENGTH, STRIDE, SOME = 386, 128, 20_000
@@ -59,7 +58,7 @@ def main() -> None:
     row["decode_and_score_dev"] = {
         "questions": len(dev),
         "seconds": seconds(lambda: judge.predictions(outputs, 0.5)),
-        "seconds_with_tuning": seconds(lambda: judge.predictions(outputs, judge.threshold(outputs))),
+        "seconds_with_tuning": seconds(lambda: judge.predictions(outputs)),
     }
     print(json.dumps(row, indent=1))
     given.out.write_text(json.dumps(row, indent=1) + "\n")

@@ -104,8 +104,8 @@ def trainer(task: str, seed: int, data: str, limit: int | None, grouped: bool) -
     from bertvision.backbones import backbones
     from bertvision.metrics.intervals import measure
     from bertvision.options import Request
-    from bertvision.tasks import tasks
     from bertvision.prepare import parts_of
+    from bertvision.tasks import tasks
 
     options = Request(task=task, data=data, limit=limit)
     dataset = tasks[task].load(options)

@@ -15,21 +15,21 @@ from typing import Any
 
 import bertvision
 from bertvision.backbones import encoder as backbones
-from bertvision.kinds import Scale
+from bertvision.backbones.tokenise import tokenise
+from bertvision.inference.answer import Target, answer
+from bertvision.kinds import kinds
 from bertvision.metrics.intervals import Score, compare, score
+from bertvision.prepare import parts_of, prepare
 from bertvision.progress import Progress
-from bertvision.records import ENCODER, GREEDY, MAX, MarkRecord, ModelName, Results
-from bertvision_paper.plan import PLAIN
+from bertvision.records import ENCODER, GREEDY, MAX, ModelName, Results
+from bertvision.runs.checkpoints import load_heads
 from bertvision.runs.directory import Run
+from bertvision.runs.predictions import SplitPredictions, write_predictions
+from bertvision.states.passes import Reads, clean_pass
 from bertvision.tasks import load as load_task
 from bertvision.training import marks
-from bertvision.training.answering import answer
-from bertvision.runs.checkpoints import load_heads
-from bertvision.training.collect import encode
-from bertvision.training.fit import write_predictions
-from bertvision.training.judging import judge_of
-from bertvision.prepare import parts_of, prepare
 from bertvision.types import HELD_OUT
+from bertvision_paper.plan import PLAIN
 
 RESULTS = Path(__file__).parent / "results" / "squad"
 
@@ -100,36 +100,41 @@ def summary(run: Run) -> dict[str, Any]:
 def rescore(run: Run) -> None:
     """Let the checkpoints of a finished run answer again, and choose and score as the program does now."""
     setting = prepare(run.record.recipe, Progress())
+    targets = {split: setting.targets(split) for split in setting.evaluated}
     results, rescored = run.results, []
     for old in results.marks:
         folder = run.mark_folder(old.mark)
         heads, _ = load_heads(folder, setting.shape, list(old.ways))
         encoder = backbones.load(str(folder / "encoder"), 2, 0, span=setting.shape.span, pooled=setting.shape.pooled)
-        there = replace(setting, encoder=encoder)
-        made = marks.Report({split: {} for split in setting.evaluated})
-        marks.answer_all(there, "joint", heads, old.mark, made)
-        marks.conclude(there, made)
-        rescored.append(MarkRecord.read(old.as_dict() | marks.entry(there, made)))
-        write_predictions(run.predictions_file(old.mark), there, made)
+        # Without polish, all heads answer as they were saved.
+        there = replace(setting, encoder=encoder, recipe=replace(setting.recipe, polish=0))
+        made = marks.answers_at(there, heads, old.mark, run.path / "states")
+        ridden = {name: head for name, head in heads.items() if not ModelName.parse(name).polished}
+        verdict = marks.judge(there, made, old.mark, ridden)
+        past = {name: getattr(old, name) for name in ("step", "seconds", "costs", "modes", "polished_windows")}
+        rescored.append(replace(verdict.record, **past))
+        write_predictions(run.predictions_file(old.mark), targets, verdict.predictions)
     Results.of(results.task, results.metric, rescored).write(run.path / "scores.json")
 
 
 def transfer(run: Run, early: str, late: str) -> dict[str, Any]:
     """Heads of the `early` mark on the states of the `late` one; thresholds are tuned on held-out questions again."""
-    options, shape, trained = run.record.recipe, run.record.shape, run.results.at(early)
-    parts = parts_of(load_task(options), options)
+    record, trained = run.record, run.results.at(early)
+    recipe, shape = record.recipe, record.shape
+    parts = parts_of(load_task(recipe), recipe)
     names = list(trained.ways)
     heads, _ = load_heads(run.mark_folder(early), shape, names)
     encoder = backbones.load(str(run.mark_folder(late) / "encoder"), 2, 0, span=True, pooled=shape.pooled)
     found: dict[str, Any] = {}
     judges, outputs = {}, {}
     for split in (HELD_OUT, "dev"):
-        encoded = encode(encoder, parts[split], options, windowed=True)
-        judges[split] = judge_of("span", parts[split], encoded.together, options)
-        outputs[split] = answer(encoder, encoded, "joint", heads, shape, "span", Scale())
-    before = run.predictions(early)["dev"]["outputs"]
+        encoded = tokenise(encoder, parts[split], recipe, split_contexts=True)
+        judges[split] = kinds["span"].judge(parts[split], encoded.together, recipe)
+        steps = clean_pass(encoder, encoded, Reads(shape.paired, tokens=True))
+        outputs[split] = answer(steps, encoded.together, heads, Target("span", record.scale, shape))
+    before = run.predictions(early)["dev"].outputs
     for name in names:
-        threshold = judges[HELD_OUT].threshold(outputs[HELD_OUT][name])
+        threshold = judges[HELD_OUT].predictions(outputs[HELD_OUT][name]).threshold
         values = judges["dev"].predictions(outputs["dev"][name], threshold).values
         targets = judges["dev"].targets
         found[name] = {
@@ -143,9 +148,8 @@ def transfer(run: Run, early: str, late: str) -> dict[str, Any]:
     return {"early": early, "late": late, "heads": found}
 
 
-def _difference(dev: dict[str, Any], one: str, other: str, metric: str, kind: str) -> dict[str, float]:
-    outputs = dev["outputs"]
-    return _rounded(compare(outputs[one], outputs[other], dev["targets"], metric, kind))
+def _difference(dev: SplitPredictions, one: str, other: str, metric: str, kind: str) -> dict[str, float]:
+    return _rounded(compare(dev.outputs[one], dev.outputs[other], dev.targets, metric, kind))
 
 
 def _rounded(found: Score) -> dict[str, float]:

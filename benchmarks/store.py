@@ -37,11 +37,11 @@ from torch import Tensor
 import bertvision
 from bertvision.metrics.intervals import compare
 from bertvision.options import Request
+from bertvision.prepare import prepare
 from bertvision.progress import Progress
+from bertvision.states.batches import by_length
 from bertvision.stores.codec import Codec, Int8, Plain
 from bertvision.stores.reader import Store
-from bertvision.states.batches import by_length
-from bertvision.prepare import prepare
 
 RESULTS = Path(__file__).parent / "results" / "store"
 WINDOW = 386  # tokens to which the original pads
@@ -321,9 +321,7 @@ def scores(given: Any, folder: Path) -> dict[str, Any]:
         for dtype in ("fp16", "int8"):
             one, other = (run.predictions("0")["dev"] for run in (runs["fp32"], runs[dtype]))
             names = list(runs[dtype].results.at("0").ways)
-            differences = [
-                compare(one["outputs"][n], other["outputs"][n], one["targets"], metric, kind).value for n in names
-            ]
+            differences = [compare(one.outputs[n], other.outputs[n], one.targets, metric, kind).value for n in names]
             found[f"{task} {metric}, {dtype} - fp32"] = {
                 "mean": round(float(np.mean(differences)), 5),
                 "mean_absolute": round(float(np.mean(np.abs(differences))), 5),

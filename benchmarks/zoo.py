@@ -22,30 +22,29 @@ import torch
 from scipy.stats import spearmanr
 
 import bertvision
+from bertvision.backbones.tokenise import JOINT
 from bertvision.heads import heads as known_heads
 from bertvision.heads.base import Head, Shape
-from bertvision.heads.variants import expand
-from bertvision.kinds import KINDS
+from bertvision.heads.variants import build, expand
+from bertvision.inference.extract import Origin, StoreOptions, write_store
 from bertvision.metrics.intervals import resampled
 from bertvision.options import Request
+from bertvision.prepare import Prepared, prepare
 from bertvision.progress import Progress
 from bertvision.records import ENCODER, MarkRecord, ModelName
+from bertvision.runs.directory import Run, partial_of
+from bertvision.runs.predictions import SplitPredictions
+from bertvision.states.batches import bucketed
+from bertvision.states.hidden import HiddenStates
+from bertvision.states.memory import collect, collect_tokens
+from bertvision.states.passes import clean_pass
+from bertvision.states.sources import Memory, Source, Stored
+from bertvision.stores.reader import open_store
+from bertvision.training.head_trainer import HeadTrainer
+from bertvision.training.polish import Lesson, polish
+from bertvision.types import HELD_OUT, TRAIN
 from bertvision_paper.paper import SPAN_SCORES
 from bertvision_paper.plan import PLAIN
-from bertvision.runs.directory import Run, partial_of
-from bertvision.states.hidden import HiddenStates
-from bertvision.stores.reader import open_store
-from bertvision.training.answering import read
-from bertvision.states.batches import bucketed
-from bertvision.training.collect import collect, collect_tokens
-from bertvision.inference.extract import StoreOptions
-from bertvision.inference.extract import keep as keep_states
-from bertvision.heads.variants import build
-from bertvision.training.head_trainer import HeadTrainer
-from bertvision.training.polish import polish
-from bertvision.prepare import Setting, prepare
-from bertvision.training.sources import Collected, Source, Stored
-from bertvision.types import HELD_OUT
 
 RESULTS = Path(__file__).parent / "results" / "zoo"
 TEXTS = Shape(layers=7, features=384, outputs=2, paired=True, pooled=False)
@@ -65,16 +64,15 @@ def main() -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     if given.action == "onepass":
         heavy = ("learned-pooling-adapter-inception", "learned-pooling-adapter-xception")
-        several = tokens(given.data, 40)
+        several = tokens(given.data, 40, given.backbone)
         light = replace(several, names=[name for name in several.names if name not in heavy])
         found: list[dict[str, Any]] = []
-        for setting, share in ((texts(given.data, 300), 8), (several, 4), (light, 4)):
+        for setting, share in ((texts(given.data, 300, given.backbone), 8), (several, 4), (light, 4)):
             found.append(one_pass(setting, share))
             keep("onepass", found)
     elif given.action == "stacked":
-        keep(
-            "stacked", [stacked(texts(given.data, 3000), "adapter-64"), stacked(tokens(given.data, 100), "adapter-64")]
-        )
+        settings = texts(given.data, 3000, given.backbone), tokens(given.data, 100, given.backbone)
+        keep("stacked", [stacked(setting, "adapter-64") for setting in settings])
     elif given.action == "ride":
         ride(given.data, min(given.seeds, 3))
     elif given.action == "league":
@@ -91,35 +89,32 @@ def keep(name: str, result: Any) -> None:
     print(json.dumps(result, indent=1))
 
 
-def texts(data: str, limit: int) -> Setting:
+def texts(data: str, limit: int, backbone: str) -> Prepared:
     """STS-B with every paper head for texts but `xception`, which costs more than all others, and five of ours."""
     names = [name for name in expand("paper", TEXTS) if name != "xception"]
     ours = ["last-layer-views", "adapter-64-views", "layer-attention", "ladder", "layer-mixer"]
-    return settled("sts-b", data, limit, ",".join([*names, *ours][:24]))
+    return settled("sts-b", data, limit, backbone, ",".join([*names, *ours][:24]))
 
 
-def tokens(data: str, limit: int) -> Setting:
-    return settled("squad2", f"{data}/SQuAD2", limit, "paper,adapter-64-normalised,layer-attention,ladder,layer-mixer")
+def tokens(data: str, limit: int, backbone: str) -> Prepared:
+    """SQuAD 2.0 with every paper head for tokens and four of ours."""
+    heads = "paper,adapter-64-normalised,layer-attention,ladder,layer-mixer"
+    return settled("squad2", f"{data}/SQuAD2", limit, backbone, heads)
 
 
-def settled(task: str, data: str, limit: int, heads: str) -> Setting:
-    options = Request(task=task, data=data, heads=heads, limit=limit, dev_limit=100)
-    setting = prepare(options, Progress(quiet=True))
-    setting.encoder.eval()
-    return setting
+def settled(task: str, data: str, limit: int, backbone: str, heads: str) -> Prepared:
+    request = Request(task=task, data=data, backbone=backbone, heads=heads, limit=limit, dev_limit=100, pairs=JOINT)
+    return prepare(request, Progress(quiet=True))
 
 
-@torch.no_grad()
-def computed(setting: Setting) -> Batches:
+def computed(setting: Prepared) -> Batches:
     """The frozen encoder's states, batch by batch, as a run without a store has them."""
-    windows, targets = setting.encoded["train"].together, setting.train_targets()
-    for rows in bucketed(windows.lengths, 16, 0, 0):
-        batch = setting.encoder.batch(windows, rows)
-        _, layers, pooled = setting.encoder(batch.inputs)
-        yield read(batch, layers, pooled, setting.shape), targets[torch.from_numpy(rows)]
+    targets, batches = setting.train_targets(), bucketed(setting.windows[TRAIN].lengths, 16, 0, 0)
+    for step in clean_pass(setting.encoder, setting.encoded[TRAIN], setting.reads, batches=batches):
+        yield step.states, targets[step.rows]
 
 
-def train(setting: Setting, names: list[str], batches: Batches) -> tuple[dict[str, Head], dict[str, float]]:
+def train(setting: Prepared, names: list[str], batches: Batches) -> tuple[dict[str, Head], dict[str, float]]:
     """One epoch; the seconds it took to get the states, and to train on them."""
     heads = build(names, setting.shape, 0)
     trainer = HeadTrainer(heads, setting.dataset.kind, lr=1e-3, seed=0)
@@ -135,15 +130,11 @@ def train(setting: Setting, names: list[str], batches: Batches) -> tuple[dict[st
     return heads, seconds
 
 
-def one_pass(setting: Setting, share: int) -> dict[str, Any]:
+def one_pass(setting: Prepared, share: int) -> dict[str, Any]:
     """24 heads on states that the encoder computes as they are needed, together and one after another; then the same
     on states that are in memory."""
     names = setting.names
-    result: dict[str, Any] = {
-        "task": setting.dataset.task,
-        "heads": len(names),
-        "windows": len(setting.encoded["train"]),
-    }
+    result: dict[str, Any] = {"task": setting.dataset.task, "heads": len(names), "windows": len(setting.windows[TRAIN])}
     kept = [(states, targets) for states, targets in computed(setting)]
     sources: dict[str, Callable[[], Batches]] = {
         "recomputed": lambda: computed(setting),
@@ -171,32 +162,32 @@ def one_pass(setting: Setting, share: int) -> dict[str, Any]:
     return result
 
 
-def values(head: Head, states: HiddenStates, setting: Setting) -> torch.Tensor:
+def values(head: Head, states: HiddenStates, setting: Prepared) -> torch.Tensor:
     with torch.no_grad():
-        return KINDS[setting.dataset.kind].outputs(head.eval()(states), setting.scale)
+        return setting.kind.outputs(head.eval()(states), setting.scale)
 
 
-def stacked(setting: Setting, name: str, rounds: int = 3) -> dict[str, Any]:
+def stacked(setting: Prepared, name: str, rounds: int = 3) -> dict[str, Any]:
     """One head, 16 as a stack, and 16 one after another, in turn, the fastest of each: passes over states in memory (as
     polish makes them, token states in half precision) and over a store."""
     labels = expand(f"{name}:seed=0..3:lr=1e-3/3e-3/1e-4/3e-4", setting.shape)
-    windows, targets = setting.encoded["train"].together, setting.train_targets()
+    encoder, encoded, targets = setting.encoder, setting.encoded[TRAIN], setting.train_targets()
     result: dict[str, Any] = {
         "task": setting.dataset.task,
         "head": name,
         "copies": len(labels),
-        "windows": len(windows),
+        "windows": len(encoded),
     }
     with tempfile.TemporaryDirectory() as folder:
         options = StoreOptions(folder + "/store")
-        keep_states(setting, options, ["train"], {"mark": None}, {"encoder": ""}, "")
+        write_store(setting, options, [TRAIN], Origin(""), {"encoder": ""}, "")
         store = open_store(options.out)
         states: Any = (
-            collect_tokens(setting.encoder, windows, 0)
+            collect_tokens(encoder, encoded, 0)
             if setting.shape.span
-            else collect(setting.encoder, windows, setting.shape.paired)
+            else collect(encoder, encoded, setting.reads, JOINT)
         )
-        for where, source in (("memory", lambda: Collected(states, 0)), ("store", lambda: Stored(store, 0))):
+        for where, source in (("memory", lambda: Memory(states, 0)), ("store", lambda: Stored(store, TRAIN, 0))):
             best: dict[str, float] = {}
             for _ in range(rounds):
                 for label, groups in (("one", [labels[:1]]), ("stack", [labels]), ("loop", [[one] for one in labels])):
@@ -209,11 +200,12 @@ def stacked(setting: Setting, name: str, rounds: int = 3) -> dict[str, Any]:
     return result
 
 
-def passes(setting: Setting, groups: list[list[str]], source: Callable[[], Source], targets: torch.Tensor) -> float:
+def passes(setting: Prepared, groups: list[list[str]], source: Callable[[], Source], targets: torch.Tensor) -> float:
     made = [build(group, setting.shape, 0) for group in groups]
+    recipe = replace(setting.recipe, polish=1, head_lr=1e-3, seed=0)
     started = time.perf_counter()
     for heads in made:
-        polish(heads, source(), targets, setting.dataset.kind, epochs=1, lr=1e-3, seed=0)
+        polish(heads, Lesson(source(), targets, setting.dataset.kind), recipe)
     return time.perf_counter() - started
 
 
@@ -250,7 +242,7 @@ def league_of(runs: list[Run], mark: str, metric: str | None = None) -> dict[str
     record, results = runs[0].record, runs[0].results
     assert record.costs is not None
     metric, kind = metric or results.metric, record.kind
-    seeds: dict[str, list[tuple[MarkRecord, dict[str, Any], str]]] = {}
+    seeds: dict[str, list[tuple[MarkRecord, SplitPredictions, str]]] = {}
     for run in runs:
         at, dev = run.results.at(mark), run.predictions(mark)["dev"]
         for label in at.ways:
@@ -259,7 +251,7 @@ def league_of(runs: list[Run], mark: str, metric: str | None = None) -> dict[str
                 seeds.setdefault(name, []).append((at, dev, label))
     rows = {}
     for name, found in seeds.items():
-        draws = [resampled(dev["outputs"][n], dev["targets"], metric, kind).astype(float) for _, dev, n in found]
+        draws = [resampled(dev.outputs[n], dev.targets, metric, kind).astype(float) for _, dev, n in found]
         rows[name] = {
             "held_out": mean([at.score(label, metric, HELD_OUT).value for at, _, label in found]),
             "dev": mean([at.score(label, metric, "dev").value for at, _, label in found]),

@@ -175,33 +175,35 @@ def _answered(model: Any, tokenizer: Any, examples: Examples, max_length: int, k
 def _span_predictors(job: Job, model: Any, tokenizer: Any) -> tuple[Predict, Callable[[Examples], object]]:
     """Our windows, decoding and judges; the null threshold is tuned on held-out questions, as for our own models."""
     from bertvision.backbones.encoder import Encoder
+    from bertvision.backbones.tokenise import tokenise
     from bertvision.heads.base import Shape
-    from bertvision.kinds import Scale
+    from bertvision.inference.answer import Target, answer
+    from bertvision.kinds import RAW_THRESHOLD, Scale
+    from bertvision.kinds.spans import SpanJudge, best_spans
     from bertvision.records import ENCODER
-    from bertvision.kinds.spans import best_spans
-    from bertvision.training.answering import answer
-    from bertvision.training.collect import encode
-    from bertvision.training.judging import judge_of
+    from bertvision.states.passes import Reads, clean_pass
 
     encoder = Encoder(model, tokenizer, pooled=False)
     shape = Shape(encoder.layers, encoder.features, 2, paired=True, pooled=False, span=True)
+    target = Target("span", Scale(), shape)
 
     def outputs(examples: Examples) -> tuple[Any, np.ndarray]:
-        encoded = encode(encoder, examples, job.options, windowed=True)
-        return encoded.together, answer(encoder, encoded, "joint", {}, shape, "span", Scale())[ENCODER]
+        encoded = tokenise(encoder, examples, job.options, split_contexts=True)
+        steps = clean_pass(encoder, encoded, Reads(paired=True, tokens=True))
+        return encoded.together, answer(steps, encoded.together, {}, target)[ENCODER]
 
     windows, said = outputs(job.held_out)
-    threshold = judge_of("span", job.held_out, windows, job.options).threshold(said)
+    threshold = SpanJudge(job.held_out, windows, job.options).predictions(said).threshold
 
     def predict(examples: Examples) -> np.ndarray:
         windows, said = outputs(examples)
-        return judge_of("span", examples, windows, job.options).predictions(said, threshold).values
+        return SpanJudge(examples, windows, job.options).predictions(said, threshold).values
 
     def single(examples: Examples) -> list[str]:
         asked = Examples(examples.texts, examples.second_texts, None)
         windows, said = outputs(asked)
         found = best_spans(said, windows, job.options.answer_length)
-        nulls = found.null_probabilities > (0.5 if threshold is None else threshold)
+        nulls = found.null_probabilities > (RAW_THRESHOLD if threshold is None else threshold)
         return ["" if null else text for null, text in zip(nulls, found.texts(asked), strict=True)]
 
     return predict, single

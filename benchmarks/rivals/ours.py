@@ -52,7 +52,7 @@ def fitted(job: Job, name: str, options: dict[str, Any], *, backbone: str, befor
         return loaded.predict(examples.texts, examples.second_texts)
 
     ready, latency = asked(job, predict)
-    dev, held_out = (np.asarray(said[part]["outputs"][found.selected]) for part in ("dev", HELD_OUT))
+    dev, held_out = (np.asarray(said[part].outputs[found.selected]) for part in ("dev", HELD_OUT))
     recipe, taken = record.recipe, record.data[TRAIN].examples == len(job.train)
     own = found.score(found.selected, results.metric, HELD_OUT).value
     note = f"selected {found.selected} at {mark}; {recipe.epochs} epochs"

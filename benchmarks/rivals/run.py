@@ -320,10 +320,12 @@ def scored(job: Job, outcome: Outcome, contestant: str) -> dict[str, Any]:
 
 def matched(job: Job, outcome: Outcome) -> np.ndarray:
     """The dev answers with the threshold that ours gives its ensembles, which rivals leave at one half."""
-    from bertvision.inference.ensemble import matching, shifted
+    from bertvision.inference.select import combined, matching_shift
+    from bertvision.records import ENCODER, Ensemble
 
     assert isinstance(outcome.held_out, np.ndarray)
-    return shifted(outcome.dev, matching(outcome.held_out[:, 1], float(np.mean(targets(job.held_out)))))
+    shift = matching_shift(outcome.held_out[:, 1], float(np.mean(targets(job.held_out))))
+    return combined(Ensemble("mean", {ENCODER: 1.0}, shift), {ENCODER: outcome.dev}, job.kind)
 
 
 def held_out_score(job: Job, outcome: Outcome) -> float:
