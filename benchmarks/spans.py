@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bertvision.backbones import encoder as backbones
-from bertvision.backbones.windows import _windowed, labelled
+from bertvision.backbones.tokenise import _windowed, labelled
 from bertvision.kinds.spans import SpanJudge, best_spans
 from bertvision.metrics.squad import Gold
 from bertvision.options import Request

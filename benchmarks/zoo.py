@@ -36,9 +36,8 @@ from bertvision.runs.directory import Run, partial_of
 from bertvision.runs.predictions import SplitPredictions
 from bertvision.states.batches import bucketed
 from bertvision.states.hidden import HiddenStates
-from bertvision.states.memory import collect, collect_tokens
-from bertvision.states.passes import clean_pass
-from bertvision.states.sources import Memory, Source, Stored
+from bertvision.states.passes import clean_pass, collect
+from bertvision.states.sources import Memory, Source, Stored, collect_tokens
 from bertvision.stores.reader import open_store
 from bertvision.training.head_trainer import HeadTrainer
 from bertvision.training.polish import Lesson, polish

@@ -44,7 +44,7 @@ def rows(job: Job, tokenizer: Any) -> list[dict[str, Any]]:
 
 
 def _windows(job: Job, tokenizer: Any) -> list[dict[str, Any]]:
-    from bertvision.backbones.windows import labelled, windowed
+    from bertvision.backbones.tokenise import labelled, windowed
 
     windows, _ = labelled(windowed(tokenizer, job.train, job.max_length, job.options.stride), job.train)
     assert windows.answers is not None
