@@ -242,6 +242,10 @@ class MarkRecord:
         return reported(self.scores)
 
     @property
+    def dev_splits(self) -> list[str]:
+        return [split for split in self.scores if split != HELD_OUT]
+
+    @property
     def models(self) -> list[str]:
         return list(self.scores[HELD_OUT])
 

@@ -29,7 +29,7 @@ def run(finished: Run) -> None:
     mark, selected, metric = results.shipped, results.selected, results.metric
     title = f"{results.task}: {spaced(mark.split)} {metric} by epochs of fine-tuning"
     table([_models_row(name, record.size(name), results) for name in _sorted(results)], title, SELECTED)
-    for split in (split for split in mark.scores if split.startswith("dev")):
+    for split in mark.dev_splits:
         encoder = ""
         if record.encoder_answered:
             last = results.last.score(ENCODER, metric, split)

@@ -79,7 +79,7 @@ def _scores(record: RunRecord, mark: MarkRecord) -> list[str]:
     shown = [model for model in dict.fromkeys([mark.selected, mark.best_head, ENCODER]) if model in mark.models]
     if not record.encoder_answered:
         shown.remove(ENCODER)
-    splits = [split for split in mark.scores if split.startswith("dev")] or [mark.split]
+    splits = mark.dev_splits or [mark.split]
     rows = []
     for split in splits:
         for model in shown:
