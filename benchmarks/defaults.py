@@ -1,13 +1,14 @@
-"""What defaults are chosen by, on rows held out of train: dev is never looked at.
+"""How defaults are chosen: by scores on held-out training rows. Dev rows are never used.
 
     python -m benchmarks.defaults lead --data ../shared/data --tasks cola,mrpc --seeds 0,1
     python -m benchmarks.defaults selection runs/A runs/B ...
 
-`lead`: fine-tuning for an epoch through the output layer alone (`--lead own`), with and without its embeddings frozen,
-and through a lead, with and without dropout.
-`selection`: on one half of the held-out rows of finished runs a model is chosen, on the other half it is scored; over
-and over, for the model that is best (of single models, and of these and ensembles) and for the one `fit` prefers.
-Both write what they find to benchmarks/results/defaults/, and print it.
+`lead`: fine-tune for an epoch through the output layer alone (`--lead own`), with and without frozen embeddings, and
+through a lead, with and without dropout.
+`selection`: choose a model on one half of a finished run's held-out rows and score it on the other half, many times.
+Compared are the best single model, the best of single models and ensembles, and the model that `fit` selects. For
+classes and scores; predictions of spans cannot be averaged here.
+Both print their results and append them to benchmarks/results/defaults/.
 """
 
 import argparse
@@ -76,7 +77,7 @@ def put(name: str, rows: list[dict[str, Any]]) -> None:
 
 
 def led(task: str, seed: int, way: str, data: str, backbone: str) -> dict[str, Any]:
-    """Held-out scores in the end: of encoder and lead, of the preferred model chosen and scored on halves."""
+    """Held-out losses of encoder and lead after the last step, and scores of the models chosen on halves."""
     options = {"epochs": "1"} | WAYS[way]
     with tempfile.TemporaryDirectory() as folder:
         run = bertvision.fit(
@@ -100,7 +101,7 @@ def selections(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def held_out(run: Run, mark: str) -> tuple[Outputs, np.ndarray, str, str]:
-    """What every single model said, the truth, metric and kind."""
+    """Predictions of every single model on held-out rows, the targets, the metric and the kind."""
     kept, record = run.predictions(mark)[HELD_OUT], run.record
     outputs = {name: np.asarray(said) for name, said in kept.outputs.items() if not ModelName.parse(name).ensemble}
     return outputs, np.asarray(kept.targets), record.metric, record.kind
@@ -136,7 +137,7 @@ def best(outputs: Outputs, judge: Judge, metric: str) -> str:
 
 
 def judge_of(targets: np.ndarray, kind: str) -> Judge:
-    """A judge of some examples' targets alone: every example is one window, and nobody asks for its tokens."""
+    """A judge that has targets but no texts: every example is one window, whose tokens are not needed."""
     none, rows = np.empty(0), np.arange(len(targets))
     windows = Windows(none, none, none, np.arange(len(rows) + 1), 0, rows)
     return kinds[kind].judge(Examples([""] * len(rows), None, targets), windows, Request())

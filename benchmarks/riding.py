@@ -1,5 +1,7 @@
-"""What heads riding along add to a fine-tuning step: the same batches with and without them, in turn; and to memory:
-the peak of a process that trains with them against one that trains without. Eight heads on texts, six on tokens.
+"""What heads that are trained along add to fine-tuning: eight heads on texts, six on tokens.
+
+Time: the same batches with and without the heads, in turn. Memory: the peak of a process that trains with the heads,
+against one that trains without.
 
     python -m benchmarks.riding --data ../shared/data --tasks cola,sts-b
     python -m benchmarks.riding --tasks squad2 --steps 40 --out benchmarks/results/riding-spans.json

@@ -3,8 +3,13 @@
     python -m benchmarks.squad run --data ../shared/data/SQuAD2 --limit 8000     # the run directory is kept, see --runs
     python -m benchmarks.squad table                                             # Markdown for docs/lab-notes
 
-(a) head above encoder at equal fine-tuning; (b) ensemble above both; (c) a head trained on the first mark's states,
-asked on the last mark's states, above the same head on the states it was trained on. Each a paired bootstrap on dev.
+The claims, each with a paired bootstrap on dev:
+
+(a) a head scores above the encoder at equal fine-tuning;
+(b) an ensemble scores above both;
+(c) a head trained on the first mark's states scores higher on the last mark's states than on those it was trained on.
+
+`rescore` lets the checkpoints of a finished run answer again, and selects and scores with the current code.
 """
 
 import argparse
@@ -98,7 +103,7 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def rescore(run: Run) -> None:
-    """Let the checkpoints of a finished run answer again, and choose and score as the program does now."""
+    """Let the checkpoints of a finished run answer again; select and score with the current code."""
     setting = prepare(run.record.recipe, Progress())
     targets = {split: setting.targets(split) for split in setting.evaluated}
     results, rescored = run.results, []
@@ -118,7 +123,7 @@ def rescore(run: Run) -> None:
 
 
 def transfer(run: Run, early: str, late: str) -> dict[str, Any]:
-    """Heads of the `early` mark on the states of the `late` one; thresholds are tuned on held-out questions again."""
+    """Heads of the `early` mark on the states of the `late` one. Thresholds are tuned again on held-out questions."""
     record, trained = run.record, run.results.at(early)
     recipe, shape = record.recipe, record.shape
     parts = parts_of(load_task(recipe), recipe)

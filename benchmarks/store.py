@@ -270,7 +270,7 @@ def extract(given: Any, folder: Path) -> dict[str, Any]:
         "feature-extraction",
         model=model,
         tokenizer=tokenizer,
-        tokenize_kwargs={"truncation": True, "max_length": WINDOW},
+        tokenize_kwargs={"truncation": True, "max_length": min(WINDOW, encoder.longest)},
     )
     texts = [
         f"{q} {c}" for q, c in zip(setting.parts["train"].texts, setting.parts["train"].second_texts or [], strict=True)
@@ -406,10 +406,11 @@ def planner(given: Any, folder: Path) -> dict[str, Any]:
     rows = []
     for number, setting in enumerate(settings):
         data = f"{given.data}/SQuAD2" if setting["task"] == "squad2" else given.data
-        common = {**setting, "data": data, "pairs": "joint", "epochs": 0, "dev_limit": 20, "quiet": True}
+        options = {name: value for name, value in setting.items() if name != "task"}
+        options |= {"data": data, "backbone": given.backbone, "pairs": "joint", "epochs": 0, "dev_limit": 20}
         seconds, chosen = {}, ""
         for mode in ("memory", "stored", "recompute", "auto"):
-            run = bertvision.fit(**common, mode=mode, out=folder / f"{number}-{mode}")
+            run = bertvision.fit(setting["task"], mode=mode, out=folder / f"{number}-{mode}", quiet=True, **options)
             found = run.results.at("0")
             seconds[mode] = sum(v for k, v in found.costs.items() if k.startswith(("collect", "polish")))
             chosen = found.modes["joint"]

@@ -1,4 +1,4 @@
-"""The head zoo, measured: one pass against many, stacks against loops, the paper's league, and what beats it.
+"""The head zoo, measured: one pass against many, stacks against loops, and the paper's heads against ours.
 
 python -m benchmarks.zoo onepass   # 24 heads in one pass against 24 runs: texts (STS-B) and tokens (SQuAD 2.0)
 python -m benchmarks.zoo stacked   # 16 copies (4 seeds x 4 learning rates) as one computation
@@ -107,14 +107,14 @@ def settled(task: str, data: str, limit: int, backbone: str, heads: str) -> Prep
 
 
 def computed(setting: Prepared) -> Batches:
-    """The frozen encoder's states, batch by batch, as a run without a store has them."""
+    """The frozen encoder's states, computed batch by batch, as in a run without a store."""
     targets, batches = setting.train_targets(), bucketed(setting.windows[TRAIN].lengths, 16, 0, 0)
     for step in clean_pass(setting.encoder, setting.encoded[TRAIN], setting.reads, batches=batches):
         yield step.states, targets[step.rows]
 
 
 def train(setting: Prepared, names: list[str], batches: Batches) -> tuple[dict[str, Head], dict[str, float]]:
-    """One epoch; the seconds it took to get the states, and to train on them."""
+    """Train for one epoch; also returns the seconds of getting the states, and of training on them."""
     heads = build(names, setting.shape, 0)
     trainer = HeadTrainer(heads, setting.dataset.kind, lr=1e-3, seed=0)
     seconds = {"states": 0.0, "heads": 0.0}
@@ -130,8 +130,8 @@ def train(setting: Prepared, names: list[str], batches: Batches) -> tuple[dict[s
 
 
 def one_pass(setting: Prepared, share: int) -> dict[str, Any]:
-    """24 heads on states that the encoder computes as they are needed, together and one after another; then the same
-    on states that are in memory."""
+    """Train all heads together and one after another: on states that the encoder computes as they are needed, then on
+    states in memory."""
     names = setting.names
     result: dict[str, Any] = {"task": setting.dataset.task, "heads": len(names), "windows": len(setting.windows[TRAIN])}
     kept = [(states, targets) for states, targets in computed(setting)]
@@ -230,7 +230,7 @@ def ride(data: str, seeds: int) -> None:
 
 
 def fitted(name: str, task: str, **options: Any) -> Run:
-    """A run made now, gone on with, or found finished."""
+    """A new run, a resumed one, or a finished one if it exists."""
     path = Path("runs") / name
     return Run(path) if path.exists() else bertvision.fit(task, out=path, resume=partial_of(path).exists(), **options)
 

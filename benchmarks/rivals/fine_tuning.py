@@ -146,8 +146,8 @@ def contest(
 
 
 def predictors(job: Job, model: Any, tokenizer: Any) -> tuple[Predict, Callable[[Examples], object]]:
-    """(answers to score, the same answers as a user wants them). Not by Trainer.predict: with length grouping it gives
-    predictions back in the order of its sampler, not in that of the rows."""
+    """(answers to score, the same answers as a user wants them). Trainer.predict is not used: with length grouping, it
+    returns predictions in the order of its sampler, not of the rows."""
     if job.kind == "span":
         return _span_predictors(job, model, tokenizer)
 

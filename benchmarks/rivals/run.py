@@ -319,7 +319,7 @@ def scored(job: Job, outcome: Outcome, contestant: str) -> dict[str, Any]:
 
 
 def matched(job: Job, outcome: Outcome) -> np.ndarray:
-    """The dev answers with the threshold that ours gives its ensembles, which rivals leave at one half."""
+    """The dev answers with a threshold tuned as for our ensemble-matched; rivals leave it at one half."""
     from bertvision.inference.select import combined, matching_shift
     from bertvision.records import ENCODER, Ensemble
 
