@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
-    *("UserError", "analyse", "compare", "cut", "evaluate", "extract", "fit", "load", "open_store", "report", "train"),
-    *("Body", "Comparison", "Evaluation", "Head", "Model", "Run", "Score", "Shape", "Store", "register_head"),
-]
+    "Body", "Comparison", "Evaluation", "Head", "Model", "Run", "Score", "Shape", "Store", "UserError", "analyse",
+    "compare", "cut", "evaluate", "extract", "fit", "load", "open_store", "register_head", "report", "train",
+]  # fmt: skip
 # Where each name is: torch and transformers are imported when one is first used, not before.
 _HOMES = {
     "register_head": "heads", "Body": "heads.base", "Head": "heads.base", "Shape": "heads.base",

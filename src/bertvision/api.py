@@ -119,6 +119,7 @@ def fit(
     from bertvision.training.fit import fit as run_fit
 
     given: dict[str, Any] = dict(options)
+    task_or_data = given.pop("task", task_or_data)  # another name for it
     chosen = named(task_or_data) if isinstance(task_or_data, (str, Path)) and labels is None else None
     if chosen is not None and not isinstance(given.get("dev"), (str, Path, NoneType)):  # a file, but dev data in memory
         if "train" not in chosen:

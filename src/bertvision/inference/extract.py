@@ -102,6 +102,7 @@ def write_store(
     setting: Prepared, options: StoreOptions, splits: list[str], origin: Origin, where: dict[str, Any], command: str
 ) -> bool:
     """Write what is missing of a store; is it whole now?"""
+    assert setting.recipe.pairs in (JOINT, SEPARATE)  # `auto` is a choice per head, not a way to read
     place, progress = Place(options.out), setting.progress
     header = header_of(setting, options, origin, splits)
     shards = [shard for split in splits for shard in plan(split, setting.windows[split].lengths, header)]
