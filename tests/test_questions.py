@@ -238,7 +238,7 @@ def test_an_interrupted_run_goes_on_to_the_same_end(data: Path, run: Run, tmp_pa
     ) as started:
         assert started.stderr is not None
         for line in started.stderr:
-            if "1/2 epochs:" in line:
+            if "mark 1/2: encoder" in line:
                 started.send_signal(signal.SIGINT)
                 break
         started.stderr.read()

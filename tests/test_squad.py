@@ -78,7 +78,7 @@ def test_squad_1_and_2_are_read_and_offsets_are_mended_counted_and_said() -> Non
     assert data.questions.answers[1] == (Answer("Ann", 13),)
     assert data.targets.tolist() == [1, 1, 0, 0]
     notes = " ".join(reading.notes())
-    assert "1 questions where an answer stood elsewhere" in notes
+    assert "1 questions where an answer was not at its offset" in notes
     assert "(first: id c)" in notes
     assert "(first: id f)" in notes
     for_dev = examples_of(found, ReadingNotes("file", strict=False, for_training=False))

@@ -188,7 +188,7 @@ def test_states_too_large_for_memory_go_to_a_file_and_are_the_same(monkeypatch: 
     for way in (JOINT, SEPARATE):
         memory = collect(encoder, encoded, Reads(paired=True), way).layers
         with monkeypatch.context() as patched:
-            patched.setattr("bertvision.states.memory.MEMORY_SHARE", 0.0)
+            patched.setattr("bertvision.states.passes.MEMORY_SHARE", 0.0)
             file = collect(encoder, encoded, Reads(paired=True), way).layers
         assert file.untyped_storage().data_ptr() != memory.untyped_storage().data_ptr()
         assert torch.equal(memory, file), way

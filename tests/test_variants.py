@@ -124,13 +124,13 @@ def test_options_are_spread_and_mistakes_are_named() -> None:
         ("adapter-64:lr=1..3", "a range is for seed and data"),
         ("adapter-64:layers=2-9", r"layers are 0 \(embeddings\) to 3"),
         ("adapter-64:layers=", "layers cannot be ''"),
-        ("adapter-64:views=first", "'first' is no view of this task's texts: cls, mean"),
+        ("adapter-64:views=first", "'first' is not one of this task's views: cls, mean"),
         ("top-1", "no head called 'top-1'"),
         ("adaptor-64:seed=1", "Did you mean 'adapter-64'"),
     ):
         with pytest.raises(UserError, match=message):
             expand(asked, TEXTS)
-    with pytest.raises(UserError, match="views means nothing to 'adapter-64'"):
+    with pytest.raises(UserError, match="'adapter-64' does not support views"):
         expand("adapter-64:views=cls", TOKENS)
 
 
