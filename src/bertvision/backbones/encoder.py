@@ -125,7 +125,7 @@ class Encoder(nn.Module):
         if len(stack) != config.num_hidden_layers:
             raise UserError(f"The layers of this encoder ({config.model_type}) share weights and cannot be cut off.")
         if not 1 <= depth < len(stack):
-            raise UserError(f"--layers must be 1 to {len(stack) - 1} (this encoder has {len(stack)}); got {depth}.")
+            raise UserError(f"--depth must be 1 to {len(stack) - 1} (this encoder has {len(stack)}); got {depth}.")
         del stack[depth:]
         config.num_hidden_layers = depth
         if getattr(config, "layer_types", None):
