@@ -114,7 +114,7 @@ def prepare(
         parts = parts_of(dataset, recipe)
     encoder.freeze(recipe.freeze)
     sizes = {name: len(part) for name, part in parts.items()}
-    for note in (*dataset.notes, _summary(dataset.task, sizes, names)):
+    for note in (*dataset.notes, _summary(dataset.task, sizes, names, recipe.folds)):
         progress.say(note)
     encoded = {name: tokenise(encoder, part, recipe, windowed) for name, part in parts.items()}
     for name, found in encoded.items():
@@ -127,9 +127,13 @@ def prepare(
     )
 
 
-def _summary(task: str, sizes: dict[str, int], names: list[str]) -> str:
-    listed = ", ".join(f"{size} {name.replace('_', '-')}" for name, size in sizes.items())
-    return f"{task}: {listed}; {len(names)} heads"
+def _summary(task: str, sizes: dict[str, int], names: list[str], folds: str = "0") -> str:
+    listed = ", ".join(
+        f"{size} {name.replace('_', '-')}" for name, size in sizes.items() if name != HELD_OUT or folds == "0"
+    )
+    used, count = folds_of(folds)
+    crossed = f", cross-fitted in {used if used == count else folds} folds" if count else ""
+    return f"{task}: {listed}{crossed}; {len(names)} heads"
 
 
 def _lengths(found: Encoded, examples: int, limit: int, windowed: bool) -> Iterator[str]:
@@ -164,7 +168,7 @@ def parts_of(dataset: Dataset, request: Request) -> dict[str, Examples]:
 def prepare_store(store: Store, request: Request, progress: Progress) -> Setting:
     """The setting of a store: the store defines the data, the request defines the training."""
     header, where, task = store.header, store.manifest["where"], store.header.task
-    kept = {**header.options, **{name: where[name] for name in ("data", "train", "dev")}, "lead": OWN}
+    kept = {**header.options, **{name: where[name] for name in ("data", "train", "dev")}, "lead": OWN, "folds": "0"}
     request = replace(request, **kept)
     shape = Shape(
         store.layers, store.features, task["outputs"], header.paired, header.pooled and not header.span, header.span

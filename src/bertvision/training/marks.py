@@ -190,7 +190,7 @@ def _answer(setting: Prepared, way: str, heads: dict[str, Head], mark: str, made
     made.said[way] = found
 
 
-def _better(setting: Prepared, name: str, found: Outputs, rivals: Outputs) -> bool:
+def _better(setting: Setting, name: str, found: Outputs, rivals: Outputs) -> bool:
     judge = setting.judges[HELD_OUT]
     if name not in rivals:
         return True
