@@ -38,6 +38,9 @@ def run(body: Body, layers: Tensor, mask: Tensor | None = None) -> Tensor:
     return found
 
 
+UNSEEN = -20.0  # the logit of a class without examples, of heads that are solved
+
+
 class Rows(NamedTuple):
     """A batch of what a head is solved on."""
 

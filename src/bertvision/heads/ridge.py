@@ -4,14 +4,14 @@ Few rows are kept, so that nothing is rounded away and, with fewer rows than fea
 many rows only sums are kept, whose size does not depend on their number.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 STRENGTHS = torch.logspace(-4, 4, 17, dtype=torch.float64)  # as shares of the mean eigenvalue
 KEPT = 2048  # rows. With more, generalised cross-validation chooses as leaving out each row does.
-ROUNDING = 1e-12  # an eigenvalue that is a smaller share of the largest one is 0
+ROUNDING = 1e-12  # an eigenvalue that is a smaller share of their sum is 0
 
 Error = Callable[[Tensor], Tensor]  # from the inverse eigenvalues (R,) at one strength
 
@@ -29,7 +29,7 @@ class Ridge:
 
     def __init__(self, features: int) -> None:
         self.features, self.count, self.total = features, 0, 0.0  # the last is the sum of the rows' weights
-        self._rows: list[tuple[Tensor, Tensor]] = []  # inputs and targets side by side, and weights
+        self._rows: list[tuple[Tensor, ...]] = []  # inputs and targets side by side, and weights
         self._shift: Tensor | None = None  # where there are only sums, it was subtracted from every row
 
     def add(self, inputs: Tensor, targets: Tensor, weights: Tensor) -> None:
@@ -42,7 +42,7 @@ class Ridge:
     def solve(self) -> None:
         values, aims, error = self._from_rows(*self._taken()) if self._shift is None else self._from_sums(self._shift)
         # With fewer rows than features most eigenvalues are 0. The mean is that of the others.
-        mean = values.sum() / max(1, min(self.count - 1, self.features))
+        mean = values.sum() / max(1, int((values > ROUNDING * values.sum()).sum()))
         inverses = 1 / (values + STRENGTHS[:, None] * mean.clamp(min=1e-9))  # (S, R)
         self.strength = int(torch.stack([error(inverse) for inverse in inverses]).argmin())
         self._inverse = inverses[self.strength]
@@ -65,7 +65,7 @@ class Ridge:
         return (1 - turned**2 @ inverse - weights / self.total).clamp(min=1e-9)
 
     def _taken(self) -> tuple[Tensor, Tensor]:
-        both, weights = (torch.cat(parts) for parts in zip(*self._rows, strict=True))
+        both, weights = joined(self._rows)
         self._rows = []
         return both.double(), weights
 
@@ -86,7 +86,7 @@ class Ridge:
         inputs, targets = both[:, : self.features], both[:, self.features :]
         if len(inputs) <= self.features:
             values, sides = torch.linalg.eigh(inputs @ inputs.T)
-            some = values > ROUNDING * values[-1]
+            some = values > ROUNDING * values.sum()
             values, sides = values[some], sides[:, some]
             turned = sides * values.sqrt()
             self._axes = inputs.T @ (sides / values.sqrt())
@@ -115,3 +115,8 @@ class Ridge:
             return left / (1 - (1 + values @ inverse) / self.count) ** 2
 
         return values, aims, error
+
+
+def joined(parts: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Batches of several tensors as one."""
+    return tuple(torch.cat(part) for part in zip(*parts, strict=True))
