@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bertvision.runs.predictions import SplitPredictions
 
 RECORD, RESULTS, LOCK = "run.json", "scores.json", ".lock"
-UNFINISHED = ("state", "states", LOCK)  # what a run has only until it is whole
+UNFINISHED = ("state", "states", "folds", LOCK)  # what a run has only until it is whole
 PARTIAL = ".partial"
 
 
