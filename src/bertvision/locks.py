@@ -26,11 +26,14 @@ def lock(
     path: Path, what: object, advice: str = "Wait for it, or choose another --out.", *, shared: bool = False,
     wait: bool = False,
 ) -> Iterator[None]:  # fmt: skip
-    """Inside, no other process holds the lock file `path`, or only such as `shared` it. Where another does, `wait`, or
-    refuse to write `what`."""
+    """Inside, no other process holds the lock file `path`; a `shared` lock is held by several. If it is taken, `wait`,
+    or raise an error about `what` it protects."""
     given_up = time.monotonic() + PATIENCE
     while True:
-        file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  (held open, which is what holds the lock)
+        try:
+            file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  (held open, which is what holds the lock)
+        except OSError as error:
+            raise UserError(f"'{what}' cannot be written: {error.strerror}.") from None
         free = _take(file, shared)
         if free and _same(file, path):  # the holder before may have removed it
             break

@@ -226,12 +226,12 @@ class _Part:
 
 def _listed(name: str, texts: Texts) -> list[str]:
     """A text, or any sequence of them: a list, array, series, column or generator."""
-    if hasattr(texts, "columns") or isinstance(texts, (bytes, Mapping)) or not isinstance(texts, Iterable):
+    if hasattr(type(texts), "columns") or isinstance(texts, (bytes, Mapping)) or not isinstance(texts, Iterable):
         raise UserError(f"{name} must be a text or a sequence of texts, such as a column; got {type(texts).__name__}.")
     # Arrays and series as Python values: those of a pyarrow array, for one, are not strings.
     method = next((method for method in ("to_pylist", "tolist") if hasattr(texts, method)), None)
     values = getattr(texts, method)() if method else texts
-    found = [values] if isinstance(values, str) else list(values)
+    found = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
     for row, value in enumerate(found, 1):
         if not isinstance(value, str):
             raise UserError(f"{name}, row {row}: {value!r} is not a text.")

@@ -15,14 +15,15 @@ writes it, it holds RUN.partial/.lock.
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertvision.errors import UserError
-from bertvision.locks import lock, refuse_if_locked
+from bertvision.locks import PATIENCE, lock, refuse_if_locked
 from bertvision.records import MarkRecord, Results, RunRecord, read_json
 from bertvision.registry import unknown
 
@@ -184,10 +185,9 @@ def _writing(path: Path) -> Iterator[None]:
 def start(path: Path, resume: bool, numbered: bool = False) -> Iterator[Run]:
     """The unfinished run directory to write in: a new one, or with `resume` the one that is there. Inside, no other
     process writes it. If it is `numbered`, a name that was taken meanwhile gets another number."""
-    with ExitStack() as held:
-        with _writing(path):
-            partial = partial_of(path) if resume else _made(path, numbered)
-            held.enter_context(lock(partial / LOCK, partial))
+    with _writing(path):
+        partial = partial_of(path) if resume else _made(path, numbered)
+    with lock(partial / LOCK, partial):
         try:
             yield Run(partial)
         except BaseException:
@@ -207,6 +207,7 @@ def _made(path: Path, numbered: bool) -> Path:
         if numbered:
             path = _next(path)
         else:
+            time.sleep(PATIENCE)  # the process that was faster may not hold the lock yet
             check(path, False)
 
 

@@ -1,6 +1,7 @@
 """`fit`: fine-tune up to each mark; there, evaluate encoder, heads and ensembles, and save a checkpoint."""
 
 import math
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,7 +67,7 @@ def fit(
 
 
 def _advice(run: Run) -> str:
-    path = runs.whole_of(run.path)
+    path = shlex.quote(str(runs.whole_of(run.path)))
     return f"then rerun the same command with --out {path} --resume. Progress is saved in '{run.path}'."
 
 
@@ -254,5 +255,5 @@ class Fitting:
     def _resume_hint(self) -> str:
         return (
             f"Progress is saved in '{self.run.path}'. To continue, rerun the same command with"
-            f" --out {self.path} --resume."
+            f" --out {shlex.quote(str(self.path))} --resume."
         )
