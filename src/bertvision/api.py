@@ -19,7 +19,7 @@ from bertvision.tasks.reading import named, read_columns
 
 Paths = str | Path
 # The options of a request that `extract` and `train` use.
-EXTRACTING = (*DECIDING, "data", "train", "dev")
+EXTRACTING = (*DECIDING, "data", "train", "dev", "seed")
 TRAINING = ("heads", "head_lr", "answer_length", "null_threshold", "null_share", "decoding", "seed", "out")
 F = TypeVar("F", bound=Callable[..., Any])
 
