@@ -16,7 +16,6 @@ from bertvision.inference.answer import Outputs, Target, answer
 from bertvision.inference.evaluate import Evaluation, evaluate
 from bertvision.inference.select import combined
 from bertvision.kinds import RAW_THRESHOLD
-from bertvision.kinds.labels import per_example
 from bertvision.kinds.spans import ALTERNATIVES, decode, n_best
 from bertvision.metrics.glue import decide
 from bertvision.progress import Progress
@@ -177,10 +176,7 @@ class Model:
 
     def outputs(self, examples: Examples) -> Outputs:
         """Predictions (N, C) per example of every loaded model, of kind class or score."""
-        parts = [
-            {name: per_example(values, found.encoded.together) for name, values in found.outputs.items()}
-            for found in self._parts(examples)
-        ]
+        parts = [found.outputs for found in self._parts(examples)]
         return {name: np.concatenate([part[name] for part in parts]) for name in self.models}
 
     def _parts(self, examples: Examples) -> Iterator["_Part"]:
@@ -200,7 +196,7 @@ class Model:
         return tokenise(self.encoder, examples, self.recipe, self.record.windowed)
 
     def outputs_of(self, encoded: Encoded, tick: Tick = nothing) -> Outputs:
-        """Predictions of every loaded model, for every window or token."""
+        """Predictions of every loaded model, for every example or token."""
         shape, store, answers = self.record.shape, self.record.store, Outputs()
         # The heads of a run from a store count the layers that the store has.
         reads = Reads(shape.paired, shape.span, tuple(store.layers) if store is not None else None)

@@ -24,7 +24,7 @@ from bertvision.types import HELD_OUT, TRAIN
 class Answers:
     """What every single model said at one mark, the heads behind it, and what each part cost."""
 
-    outputs: dict[str, Outputs]  # split -> model -> (W, C)
+    outputs: dict[str, Outputs]  # split -> model -> (N, C), or for spans (all tokens, 2)
     heads: dict[str, Head] = field(default_factory=dict)
     ways: dict[str, str] = field(default_factory=dict)  # head -> reads pairs joint or separate
     solved: dict[str, Head] = field(default_factory=dict)  # by label: polished heads that read pairs jointly
