@@ -20,13 +20,13 @@ from bertvision.heads import heads
 from bertvision.heads.base import Shape
 from bertvision.heads.variants import expand, parse
 from bertvision.kinds import Judge, Kind, Scale, kinds
-from bertvision.options import CUT, OWN, WINDOWS, Request
+from bertvision.options import CUT, OWN, WINDOWS, Request, folds_of
 from bertvision.progress import Progress
 from bertvision.recipe import Facts, Recipe, resolve
 from bertvision.states.passes import Reads
 from bertvision.stores.reader import Store
 from bertvision.tasks import load as load_task
-from bertvision.tasks.sampling import hold_out, ranks, sample
+from bertvision.tasks.sampling import folds, hold_out, ranks, sample
 from bertvision.types import HELD_OUT, TRAIN, Answer, Dataset, Examples, Questions, Windows
 
 
@@ -111,9 +111,11 @@ def prepare(
     names = expand(request.heads, shape)
     leads = [name for name in heads if heads[name].solved and heads[name].fits(shape)]
     recipe = resolve(request, Facts(dataset.kind, windowed, encoder.features, len(parts[TRAIN]), names, leads))
+    if recipe.folds != request.folds:
+        parts = parts_of(dataset, recipe)
     encoder.freeze(recipe.freeze)
     sizes = {name: len(part) for name, part in parts.items()}
-    for note in (*dataset.notes, _summary(dataset.task, sizes, names)):
+    for note in (*dataset.notes, _summary(dataset.task, sizes, names, recipe.folds)):
         progress.say(note)
     encoded = {name: tokenise(encoder, part, recipe, windowed) for name, part in parts.items()}
     for name, found in encoded.items():
@@ -137,9 +139,13 @@ def _check_long(request: Request, dataset: Dataset) -> None:
         )
 
 
-def _summary(task: str, sizes: dict[str, int], names: list[str]) -> str:
-    listed = ", ".join(f"{size} {name.replace('_', '-')}" for name, size in sizes.items())
-    return f"{task}: {listed}; {len(names)} heads"
+def _summary(task: str, sizes: dict[str, int], names: list[str], folds: str = "0") -> str:
+    listed = ", ".join(
+        f"{size} {name.replace('_', '-')}" for name, size in sizes.items() if name != HELD_OUT or folds == "0"
+    )
+    used, count = folds_of(folds)
+    crossed = f", cross-fitted in {used if used == count else folds} folds" if count else ""
+    return f"{task}: {listed}{crossed}; {len(names)} heads"
 
 
 def _lengths(found: Encoded, examples: int, limit: int, windowed: bool) -> Iterator[str]:
@@ -158,7 +164,11 @@ def parts_of(dataset: Dataset, request: Request) -> dict[str, Examples]:
     train = dataset.train
     if request.limit is not None:
         train = train.take(sample(train, request.limit, "limit"))
-    rest, held = hold_out(train)
+    used, count = folds_of(request.folds)
+    if count:  # every row is trained on; models are judged on rows that they were left out of
+        rest, held = np.arange(len(train)), np.flatnonzero(folds(train, count) < used)
+    else:
+        rest, held = hold_out(train)
     if dataset.kind != "span" and train.targets is not None and len(np.unique(train.targets[rest])) < 2:
         raise UserError(f"All {len(rest)} training examples have the same answer: there is nothing to learn.")
     parts = {TRAIN: train.take(rest), HELD_OUT: train.take(held)}
@@ -171,7 +181,7 @@ def parts_of(dataset: Dataset, request: Request) -> dict[str, Examples]:
 def prepare_store(store: Store, request: Request, progress: Progress) -> Setting:
     """The setting of a store: the store defines the data, the request defines the training."""
     header, where, task = store.header, store.manifest["where"], store.header.task
-    kept = {**header.options, **{name: where[name] for name in ("data", "train", "dev")}, "lead": OWN}
+    kept = {**header.options, **{name: where[name] for name in ("data", "train", "dev")}, "lead": OWN, "folds": "0"}
     request = replace(request, **kept)
     shape = Shape(
         store.layers, store.features, task["outputs"], header.paired, header.pooled and not header.span, header.span

@@ -72,6 +72,13 @@ def hold_out(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
     return split(examples, HELD_OUT_SHARE, HELD_OUT_MOST, "held-out")
 
 
+def folds(examples: Examples, count: int) -> np.ndarray:
+    """(N,) the fold of each row."""
+    order, strata, found = _order(examples, "folds"), _strata(examples), np.empty(len(examples), dtype=np.int64)
+    found[order[np.argsort(strata[order], kind="stable")]] = np.arange(len(examples)) % count
+    return found
+
+
 def _whole_groups(names: list[str], wanted: int) -> np.ndarray:
     """Rows of groups with the same name: at most `wanted`. A group that does not fit any more is skipped."""
     groups: dict[str, list[int]] = defaultdict(list)
