@@ -14,13 +14,13 @@ from torch import Tensor
 
 from bertvision.backbones import encoder as encoders
 from bertvision.backbones.encoder import Encoder
-from bertvision.backbones.tokenise import SEPARATE, Encoded, tokenise
+from bertvision.backbones.tokenise import MOST_WINDOWS, SEPARATE, Encoded, tokenise
 from bertvision.errors import UserError
 from bertvision.heads import heads
 from bertvision.heads.base import Shape
 from bertvision.heads.variants import expand, parse
 from bertvision.kinds import Judge, Kind, Scale, kinds
-from bertvision.options import OWN, Request, folds_of
+from bertvision.options import CUT, OWN, WINDOWS, Request, folds_of
 from bertvision.progress import Progress
 from bertvision.recipe import Facts, Recipe, resolve
 from bertvision.states.passes import Reads
@@ -83,7 +83,7 @@ class Prepared(Setting):
         """As they are learned, per window: class indices, scores of mean 0 and deviation 1, or first and last token."""
         answers = self.windows[TRAIN].answers
         if answers is None:
-            return self.scale.shrink(self.targets(TRAIN))
+            return self.scale.shrink(self.targets(TRAIN))[self.windows[TRAIN].examples]
         # A window without the answer is one that does not answer the question.
         return torch.from_numpy(answers if self.shape.span else (answers[:, 0] > 0).astype(np.int64))
 
@@ -111,6 +111,7 @@ def prepare(
     span, windowed = dataset.kind == "span", dataset.train.questions is not None
     if windowed and request.pairs == SEPARATE:
         raise UserError(f"--pairs separate: a question of '{dataset.task}' cannot be read without its context.")
+    _check_long(request, dataset)
     if encoder is None:
         encoder = encoders.load(request.backbone, dataset.outputs, request.seed, span=span)
     paired, pooled = dataset.train.second_texts is not None, encoder.pooled and not span
@@ -135,6 +136,17 @@ def prepare(
     )
 
 
+def _check_long(request: Request, dataset: Dataset) -> None:
+    """Only single texts leave a choice."""
+    if request.long == CUT and dataset.train.questions is not None:
+        raise UserError(f"--long cut: the contexts of '{dataset.task}' are always read in windows.")
+    if request.long == WINDOWS and dataset.train.questions is None and dataset.train.second_texts is not None:
+        raise UserError(
+            "--long windows: a pair of texts is read in one window. Leave it out, and raise --max-length (within what"
+            " the encoder can read) if too much is truncated."
+        )
+
+
 def _summary(task: str, sizes: dict[str, int], names: list[str], folds: str = "0") -> str:
     listed = ", ".join(
         f"{size} {name.replace('_', '-')}" for name, size in sizes.items() if name != HELD_OUT or folds == "0"
@@ -145,11 +157,12 @@ def _summary(task: str, sizes: dict[str, int], names: list[str], folds: str = "0
 
 
 def _lengths(found: Encoded, examples: int, limit: int, windowed: bool) -> Iterator[str]:
-    cut = found.together.truncated
-    if windowed and len(found) > examples:
-        yield f"{examples} questions in {len(found)} windows of at most {limit} tokens"
+    cut, several = found.together.truncated, len(found) > examples
+    if several:
+        yield f"{examples} {'questions' if windowed else 'texts'} in {len(found)} windows of at most {limit} tokens"
     if cut:
-        yield f"{cut} {'questions' if windowed else f'of {examples} examples'} truncated to {limit} tokens"
+        room = f"{MOST_WINDOWS} windows" if several and not windowed else f"{limit} tokens"
+        yield f"{cut} {'questions' if windowed else f'of {examples} examples'} truncated to {room}"
     if found.cut_answers:
         yield f"{found.cut_answers} answers begin or end inside a token; the whole token is used"
 
