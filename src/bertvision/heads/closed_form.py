@@ -141,7 +141,8 @@ def _stack_classes(left_out: Tensor, targets: Tensor, weights: Tensor) -> tuple[
         torch.zeros(size, dtype=torch.float64, requires_grad=True)
         for size in ((layers,), (len(seen), layers, len(seen)), (len(seen),))
     )
-    solver = torch.optim.LBFGS([shared, own, offset], max_iter=300, tolerance_grad=1e-4, line_search_fn="strong_wolfe")
+    near = 1e-5 * float(weights.sum())
+    solver = torch.optim.LBFGS([shared, own, offset], max_iter=300, tolerance_grad=near, line_search_fn="strong_wolfe")
 
     def whole() -> Tensor:
         return own + shared[:, None] * eye[:, None]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-STRENGTHS = torch.logspace(-4, 4, 17, dtype=torch.float64)  # as shares of the mean eigenvalue
+STRENGTHS = torch.logspace(-4, 4, 25, dtype=torch.float64)  # as shares of the mean eigenvalue
 KEPT = 2048  # rows. With more, generalised cross-validation chooses as leaving out each row does.
 ROUNDING = 1e-12  # an eigenvalue that is a smaller share of their sum is 0
 
