@@ -14,6 +14,7 @@ errors locks types registry progress randomness interrupts options recipe
 metrics: __init__ glue squad intervals
 kinds: __init__ labels spans
 tasks: __init__ reading sampling table memory glue squad invented demo
+words: __init__ features linear model
 backbones: __init__ encoder tokenise digest packaged tiny
 stores: __init__ codec place format writer reader convert
 states: __init__ hidden batches passes sources
@@ -34,7 +35,8 @@ __init__ __main__
 UPWARDS = {("runs.directory", "inference.model")}  # Run.model: a convenience for users
 OWNERS = {
     "transformers": ("backbones",), "accelerate": ("training",), "rich": ("show",), "typer": ("cli",),
-    "datasets": ("tasks",), "sklearn": ("metrics", "heads", "analysis"), "scipy": ("metrics", "heads"),
+    "datasets": ("tasks",), "sklearn": ("metrics", "heads", "words", "analysis"),
+    "scipy": ("metrics", "heads", "words"),
     "tqdm": ("progress",), "plotly": ("reports",), "jinja2": ("reports",), "huggingface_hub": ("runs",),
     "matplotlib": (),
 }  # fmt: skip

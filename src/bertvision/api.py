@@ -20,7 +20,7 @@ from bertvision.tasks.reading import named, read_columns
 Paths = str | Path
 # The options of a request that `extract` and `train` use.
 EXTRACTING = (*DECIDING, "data", "train", "dev", "seed")
-TRAINING = ("heads", "head_lr", "answer_length", "null_threshold", "null_share", "decoding", "seed", "out")
+TRAINING = ("heads", "head_lr", "answer_length", "null_threshold", "null_share", "decoding", "seed", "words", "out")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -52,6 +52,7 @@ class Options(TypedDict, total=False):
     polish: int | None
     polish_until: str | float | None
     pairs: str
+    words: bool
     mode: str
     epochs: str | float
     marks: str | Sequence[str | float] | None
@@ -247,7 +248,7 @@ def open_store(store: Paths) -> Store:
 def train(
     store: Paths, *, epochs: int | None = None, polish: int | None = None, quiet: bool = False, **options: Any
 ) -> Run:
-    """Train heads on a store: no encoder runs and no text is read.
+    """Train heads on a store: no encoder runs. Texts, if they are at hand, are read for the model `words` only.
 
     Args:
         store: The store.

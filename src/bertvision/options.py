@@ -66,6 +66,7 @@ class Request:
     polish: int | None = option(None, HEADS, "Extra epochs of head training on the frozen encoder at each mark; 0 disables it. Default: 8, spans 2.")
     polish_until: str | None = option(None, HEADS, "Polish only at marks up to this many epochs, or `all`. Default: 3/10 with a --lead, 0 for spans with a --budget, else (and if --polish is given) all.")
     pairs: str = option("auto", HEADS, "How polished heads read text pairs: `joint`, `separate` (each text alone) or `auto`: per head, whichever is better on held-out data (`extract` and `plan`: joint).")
+    words: bool = option(True, HEADS, "Classes and scores: also fit a linear model on counted words (TF-IDF), which takes seconds, as the model `words`.")
     mode: str = option("auto", HEADS, "Where polished heads get hidden states: `memory`, `stored` (a temporary store on disk), `recompute` (run the encoder again each epoch) or `auto`: the fastest that fits, by a short measurement.")
 
     epochs: str = option("1", TRAINING, "How long to fine-tune the encoder. Fractions such as 3/10 are allowed; 0 trains heads only.")
@@ -164,8 +165,8 @@ def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
         raise UserError(f"{name} must be one of {', '.join(allowed)}; got '{value}'.")
 
 
-def flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def flag(name: str, on: bool = True) -> str:
+    return ("--" if on else "--no-") + name.replace("_", "-")
 
 
 def differences(old: Request, new: Request, *, ignoring: tuple[str, ...] = ("out",)) -> list[str]:

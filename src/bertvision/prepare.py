@@ -28,6 +28,7 @@ from bertvision.stores.reader import Store
 from bertvision.tasks import load as load_task
 from bertvision.tasks.sampling import folds, hold_out, ranks, sample
 from bertvision.types import HELD_OUT, TRAIN, Answer, Dataset, Examples, Questions, Windows
+from bertvision.words.model import Words, fit_words
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,19 @@ class Prepared(Setting):
 
     encoder: Encoder
     encoded: dict[str, Encoded]
+
+    @cached_property
+    def words(self) -> Words | None:
+        """The linear model on the words of the training examples, if it is asked for."""
+        if self.shape.span or not self.recipe.words:
+            return None
+        return fit_words(self.parts[TRAIN], self.dataset.kind, self.dataset.outputs, self.recipe.seed)
+
+    @cached_property
+    def words_outputs(self) -> dict[str, np.ndarray]:
+        """split -> what `words` says of the splits that are scored."""
+        words = self.words
+        return {} if words is None else {name: words.outputs(self.parts[name]) for name in self.evaluated}
 
     def train_targets(self) -> Tensor:
         """As they are learned, per window: class indices, scores of mean 0 and deviation 1, or first and last token."""

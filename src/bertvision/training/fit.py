@@ -22,10 +22,10 @@ from bertvision.options import Request, differences
 from bertvision.prepare import Prepared, prepare
 from bertvision.progress import Progress
 from bertvision.recipe import Recipe
-from bertvision.records import ENCODER, BudgetPlan, MarkRecord, Results, write_lines
+from bertvision.records import ENCODER, WORDS, BudgetPlan, MarkRecord, Results, write_lines
 from bertvision.runs import card
 from bertvision.runs import directory as runs
-from bertvision.runs.checkpoints import load_state, save_mark, save_state
+from bertvision.runs.checkpoints import load_state, save_mark, save_state, save_words
 from bertvision.runs.directory import RESULTS, Run
 from bertvision.runs.predictions import write_predictions
 from bertvision.states.passes import default_device
@@ -220,6 +220,9 @@ class Fitting:
         verdict = marks.judge(setting, made, mark, ridden)
         found = verdict.record
         save_mark(self.run, mark, setting.encoder, verdict.heads, found.ways, verdict.ensembles)
+        if setting.words is not None:
+            save_words(self.run, setting.words)
+            self.record.parameters[WORDS] = setting.words.parameters
         targets = {split: setting.targets(split) for split in setting.evaluated}
         write_predictions(self.run.predictions_file(mark), targets, verdict.predictions)
         fine_tuning = {f"fine_tune_{part}": seconds for part, seconds in self.loop.seconds.items()}

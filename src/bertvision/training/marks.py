@@ -14,7 +14,7 @@ from bertvision.inference.answer import Outputs, Target, answer
 from bertvision.inference.select import choose, combined, constant, majority, scores
 from bertvision.kinds import Predictions, goodness
 from bertvision.prepare import Prepared, Setting
-from bertvision.records import MAJORITY, Ensemble, MarkRecord, ModelName
+from bertvision.records import MAJORITY, WORDS, Ensemble, MarkRecord, ModelName
 from bertvision.states.passes import clean_pass
 from bertvision.training.polish import Lesson, polish, supplied
 from bertvision.types import HELD_OUT, TRAIN
@@ -67,6 +67,10 @@ def answers_at(setting: Prepared, ridden: dict[str, Head], mark: str, folder: Pa
         if way in ways:
             heads |= _polished(setting, way, mark, made, folder)
         _answer(setting, way, heads, mark, made, splits)
+    started = time.perf_counter()
+    for split in splits if setting.words is not None else ():
+        made.said[JOINT].outputs[split][WORDS] = setting.words_outputs[split]
+    made.seconds["words"] = time.perf_counter() - started
     return made
 
 
