@@ -40,8 +40,11 @@ class Examples:
 
     texts: list[str]
     second_texts: list[str] | None  # of pairs
-    targets: np.ndarray | None  # (N,) int64 for kind class, float64 for kind score; for questions 1: answerable
+    # (N,) int64 for kind class, float64 for kind score; for questions 1: answerable. A dev row of a class that train
+    # lacks has the index after the last class.
+    targets: np.ndarray | None
     questions: Questions | None = None
+    weights: np.ndarray | None = None  # (N,) float64, how much a row counts in training; scores never use them
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -52,6 +55,7 @@ class Examples:
             [self.second_texts[i] for i in rows] if self.second_texts is not None else None,
             self.targets[np.asarray(rows, dtype=np.int64)] if self.targets is not None else None,
             self.questions.take(rows) if self.questions is not None else None,
+            self.weights[np.asarray(rows, dtype=np.int64)] if self.weights is not None else None,
         )
 
     def digests(self) -> list[bytes]:
@@ -63,7 +67,7 @@ class Examples:
         ]
 
     def digest(self) -> str:
-        """Changes if and only if a text, a target or the order changes."""
+        """Changes if and only if a text, a target or the order changes; weights play no part."""
         total = hashlib.sha256(b"".join(self.digests()))
         if self.targets is not None:
             total.update(self.targets.tobytes())
