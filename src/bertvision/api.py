@@ -60,6 +60,7 @@ class Options(TypedDict, total=False):
     warmup: float
     clip: float
     seed: int
+    folds: str | int | None
     answer_length: int
     null_threshold: float | None
     null_share: float

@@ -75,6 +75,7 @@ class Request:
     clip: float = option(1.0, TRAINING, "Maximum gradient norm of the encoder; 0 disables clipping.")
     seed: int = option(0, TRAINING, "Random seed of output layer, dropout, heads and batch order. It never changes which rows are held out.")
 
+    folds: str | None = option(None, SELECTION, "Choose by cross-fitting: everything is trained once per fold, judged on the rows left out, and trained on all rows in the end. `2/5`: only two of five folds. 0: choose on a tenth of the rows instead. Default: 5 for fewer than 1,000 training examples (classes and scores), else 0.")
     answer_length: int = option(30, SELECTION, "Task `squad2`: maximum tokens of an answer.")
     null_threshold: float | None = option(None, SELECTION, "Task `squad2`: answer nothing if the probability of no answer is above this. Default: tuned on held-out data, per model.")
     null_share: float = option(0.5, SELECTION, "Task `squad2`: expected share of unanswerable questions in use. Thresholds and models are chosen for it (SQuAD 2.0 has a third in train, half in dev).")
@@ -102,6 +103,8 @@ class Request:
             raise UserError(f"--warmup is a share of all steps, at least 0 and below 1; got {self.warmup}.")
         if self.freeze is not None and self.freeze not in ("none", "embeddings", "all") and not self.freeze.isdigit():
             raise UserError(f"--freeze must be none, embeddings, a number of layers or all; got '{self.freeze}'.")
+        if self.folds is not None:
+            folds_of(self.folds)
         if self.polish_until not in (None, ALL_MARKS):
             fraction("--polish-until", str(self.polish_until))
         last = fraction("--epochs", self.epochs)
@@ -141,6 +144,15 @@ def fraction(name: str, text: str) -> Fraction:
     if value < 0:
         raise UserError(f"{name} must not be negative; got {text}.")
     return value
+
+
+def folds_of(text: str | None) -> tuple[int, int]:
+    """(folds to use, folds in all) of `5`, `2/5` or 0, which means that there are none."""
+    used, slash, count = (text or "0").partition("/")
+    count = count if slash else used
+    if not (used.isdigit() and count.isdigit() and (int(count) >= 2 or not slash) and int(used) <= int(count)):
+        raise UserError(f"--folds must be 0, a number of folds such as 5, or some of them such as 2/5; got '{text}'.")
+    return (int(used), int(count)) if int(count) > 1 else (0, 0)
 
 
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -20,13 +20,13 @@ from bertvision.heads import heads
 from bertvision.heads.base import Shape
 from bertvision.heads.variants import expand, parse
 from bertvision.kinds import Judge, Kind, Scale, kinds
-from bertvision.options import OWN, Request
+from bertvision.options import OWN, Request, folds_of
 from bertvision.progress import Progress
 from bertvision.recipe import Facts, Recipe, resolve
 from bertvision.states.passes import Reads
 from bertvision.stores.reader import Store
 from bertvision.tasks import load as load_task
-from bertvision.tasks.sampling import hold_out, ranks, sample
+from bertvision.tasks.sampling import folds, hold_out, ranks, sample
 from bertvision.types import HELD_OUT, TRAIN, Answer, Dataset, Examples, Questions, Windows
 
 
@@ -110,6 +110,8 @@ def prepare(
     names = expand(request.heads, shape)
     leads = [name for name in heads if heads[name].solved and heads[name].fits(shape)]
     recipe = resolve(request, Facts(dataset.kind, windowed, encoder.features, len(parts[TRAIN]), names, leads))
+    if recipe.folds != request.folds:
+        parts = parts_of(dataset, recipe)
     encoder.freeze(recipe.freeze)
     sizes = {name: len(part) for name, part in parts.items()}
     for note in (*dataset.notes, _summary(dataset.task, sizes, names)):
@@ -145,7 +147,11 @@ def parts_of(dataset: Dataset, request: Request) -> dict[str, Examples]:
     train = dataset.train
     if request.limit is not None:
         train = train.take(sample(train, request.limit, "limit"))
-    rest, held = hold_out(train)
+    used, count = folds_of(request.folds)
+    if count:  # every row is trained on; models are judged on rows that they were left out of
+        rest, held = np.arange(len(train)), np.flatnonzero(folds(train, count) < used)
+    else:
+        rest, held = hold_out(train)
     if dataset.kind != "span" and train.targets is not None and len(np.unique(train.targets[rest])) < 2:
         raise UserError(f"All {len(rest)} training examples have the same answer: there is nothing to learn.")
     parts = {TRAIN: train.take(rest), HELD_OUT: train.take(held)}

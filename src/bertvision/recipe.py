@@ -15,6 +15,8 @@ POLISH_UNTIL = "3/10"  # with a lead, polishing does not help beyond this (docs/
 # Chosen by trials on held-out rows (docs/lab-notes): few examples need more steps, small encoders larger ones.
 FEW, FEW_BATCH, BATCH = 4000, 8, 16
 NARROW, NARROW_LR, WIDE_LR = 512, 1e-4, 3e-5
+# A tenth of fewer examples is too few to choose on.
+CROSS_FITTED, FOLDS = 1000, "5"
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Recipe(Request):
     max_length: int = MAX_LENGTH
     polish: int = POLISH
     polish_until: str = ALL_MARKS
+    folds: str = "0"
 
     def fractions(self) -> list[Fraction]:
         """The marks, ascending; the last one is where the run ends."""
@@ -75,6 +78,7 @@ def resolve(request: Request, facts: Facts) -> Recipe:
         "max_length": WINDOW if facts.windowed else MAX_LENGTH,
         "polish": SPAN_POLISH if span else POLISH,
         "polish_until": _polish_until(request, lead, span),
+        "folds": FOLDS if facts.examples < CROSS_FITTED and not facts.windowed and facts.heads else "0",
     }
     given = asdict(request)
     return Recipe(**given | {name: value for name, value in decided.items() if given[name] is None})
@@ -101,7 +105,14 @@ def _polish_until(request: Request, lead: str, span: bool) -> str:
 def migrated(kept: dict[str, Any]) -> Recipe:
     """The recipe of a run of version 0.1, which kept request and recipe as one. Options that were added later get the
     value of the old behaviour."""
-    past: dict[str, Any] = {"lead": OWN, "dropout": True, "freeze": "none", "polish_until": None, "budget": None} | kept
+    past: dict[str, Any] = {
+        "folds": "0",
+        "lead": OWN,
+        "dropout": True,
+        "freeze": "none",
+        "polish_until": None,
+        "budget": None,
+    } | kept
     past.pop("polish_from", None)
     check_known(past)
     past["polish_until"] = past["polish_until"] or ALL_MARKS

@@ -24,6 +24,8 @@ SCHEMA = 2  # of run.json; version 0.1 wrote none
 OPTIONAL = ("encoder_trained", "plan", "costs", "store", "cut", "forced")  # keys that not every run has
 POLISHED = "+polish"
 ENCODER = "encoder"
+WORDS = "words"  # the linear model on counts of words (words.py)
+MAJORITY = "majority"  # the constant model: every class as often as it occurs, or the mean score
 ENSEMBLE = "ensemble-"
 MAX, MEAN, GREEDY, MATCHED = (ENSEMBLE + rule for rule in ("max", "mean", "greedy", "matched"))
 
@@ -64,11 +66,12 @@ class ModelName:
 @dataclass(frozen=True)
 class Ensemble:
     """A rule (`max` or `mean`) over weighted members; a single model is a mean of one. `shift` is added to the log odds
-    of the second of two classes."""
+    of the second of two classes. The rule `constant` has no members and always gives the same answer."""
 
     rule: str
     weights: dict[str, float]
     shift: float = 0.0
+    constant: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -295,14 +298,8 @@ class Results:
     selected: Selected
 
     @classmethod
-    def of(cls, task: str, metric: str, marks: list[MarkRecord]) -> "Results":
-        """The best mark ships; `max` takes the first of equals, which has less fine-tuning."""
-
-        def value(one: MarkRecord) -> float:
-            return one.score(one.selected, metric, HELD_OUT).value if one.goodness is None else one.goodness
-
-        top = max(marks, key=value)
-        return cls(task, metric, marks, Selected(top.selected, top.mark))
+    def of(cls, task: str, metric: str, marks: list[MarkRecord], shipped: MarkRecord) -> "Results":
+        return cls(task, metric, marks, Selected(shipped.selected, shipped.mark))
 
     def at(self, mark: str) -> MarkRecord:
         return next(one for one in self.marks if one.mark == mark)

@@ -96,6 +96,21 @@ class Windows:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    def take(self, rows: np.ndarray) -> "Windows":
+        """The windows of some examples, given in ascending order, which are numbered from 0."""
+        kept = np.flatnonzero(np.isin(self.examples, rows))
+        flat = np.concatenate([np.arange(*self.offsets[i : i + 2]) for i in kept])
+        return Windows(
+            self.tokens[flat],
+            self.types[flat],
+            self.segments[flat],
+            np.concatenate([[0], np.cumsum(self.lengths[kept])]),
+            self.truncated,
+            np.searchsorted(rows, self.examples[kept]),
+            None if self.characters is None else self.characters[flat],
+            None if self.answers is None else self.answers[kept],
+        )
+
 
 @dataclass(frozen=True)
 class Dataset:

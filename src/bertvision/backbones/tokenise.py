@@ -41,6 +41,11 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.together)
 
+    def take(self, rows: np.ndarray) -> "Encoded":
+        """Some examples, given in ascending order."""
+        alone = None if self.alone is None else (self.alone[0].take(rows), self.alone[1].take(rows))
+        return Encoded(self.together.take(rows), alone)
+
     def texts(self, way: str) -> tuple[Windows, ...]:
         """The windows that the encoder reads: those of the pair, or of each text."""
         if way == JOINT:

@@ -8,12 +8,12 @@ from bertvision.errors import UserError
 from bertvision.heads.base import Head
 from bertvision.inference.answer import Outputs, Target, answer
 from bertvision.inference.official import write_official
-from bertvision.inference.select import combined, scores
+from bertvision.inference.select import combined, constant, scores
 from bertvision.kinds import RAW_THRESHOLD, kinds
 from bertvision.metrics.intervals import compare as paired_difference
 from bertvision.prepare import Setting, parts_of, prepare_store
 from bertvision.progress import Progress
-from bertvision.records import RunRecord, Scores, plain_scores
+from bertvision.records import MAJORITY, RunRecord, Scores, plain_scores
 from bertvision.runs.checkpoints import load_ensembles, load_heads
 from bertvision.runs.directory import open_run
 from bertvision.states.hidden import DERIVED_VIEWS
@@ -119,8 +119,12 @@ def evaluate_on_store(reference: str | Path, store: Store, *, force: bool = Fals
         )
     heads = fed({name: head for name, head in loaded.items() if name not in other}, store, progress)
     outputs = stored_outputs(setting, store, heads)
-    for said in outputs.values():
-        for name, ensemble in load_ensembles(folder).items():
+    ensembles = load_ensembles(folder)
+    majority = ensembles.pop(MAJORITY, None)
+    for split, said in outputs.items():
+        if majority is not None:
+            said[MAJORITY] = constant(majority, len(setting.windows[split]))
+        for name, ensemble in ensembles.items():
             if set(ensemble.weights) <= set(said):
                 said[name] = combined(ensemble, said, record.kind)
     place, at = str(store.place), store.header.source["mark"]

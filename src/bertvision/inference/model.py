@@ -14,13 +14,13 @@ from bertvision.backbones.tokenise import JOINT, SEPARATE, Encoded, tokenise
 from bertvision.errors import UserError
 from bertvision.inference.answer import Outputs, Target, answer
 from bertvision.inference.evaluate import Evaluation, evaluate
-from bertvision.inference.select import combined
+from bertvision.inference.select import combined, constant
 from bertvision.kinds import RAW_THRESHOLD
 from bertvision.kinds.labels import per_example
 from bertvision.kinds.spans import ALTERNATIVES, decode, n_best
 from bertvision.metrics.glue import decide
 from bertvision.progress import Progress
-from bertvision.records import ENCODER, Ensemble, RunRecord
+from bertvision.records import ENCODER, MAJORITY, Ensemble, RunRecord
 from bertvision.registry import unknown
 from bertvision.runs.checkpoints import load_ensembles, load_heads
 from bertvision.runs.directory import Run, open_run
@@ -56,6 +56,7 @@ class Model:
             raise unknown("model", self.name, found.models)
         folder = self.run.mark_folder(self.mark)
         ensembles = load_ensembles(folder)
+        self.majority = ensembles.pop(MAJORITY, None)
         names = found.models if everything else [self.name]
         self.models = {label: ensembles.get(label, Ensemble("mean", {label: 1.0})) for label in names}
         self.thresholds = found.null_thresholds
@@ -63,7 +64,7 @@ class Model:
         self.target = Target(self.kind, self.record.scale, self.record.shape)
         self.encoder = _encoder(self.run, self.record, self.mark)
         self.members = {member for ensemble in self.models.values() for member in ensemble.weights}
-        self.heads, self.ways = load_heads(folder, self.record.shape, sorted(self.members - {ENCODER}))
+        self.heads, self.ways = load_heads(folder, self.record.shape, sorted(self.members - {ENCODER, MAJORITY}))
         for module in (self.encoder, *self.heads.values()):
             module.to(default_device()).eval()
         self.progress = Progress(quiet=True)
@@ -210,6 +211,8 @@ class Model:
             if heads or (way == JOINT and ENCODER in self.members):
                 steps = clean_pass(self.encoder, encoded, reads, way=way)
                 answers |= answer(steps, encoded.together, heads, self.target, tick)
+        if self.majority is not None:
+            answers[MAJORITY] = constant(self.majority, len(encoded))
         return {name: combined(model, answers, self.kind) for name, model in self.models.items()}
 
 

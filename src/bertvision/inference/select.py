@@ -8,12 +8,14 @@ import numpy as np
 
 from bertvision.inference.answer import Outputs
 from bertvision.kinds import Judge, Predictions, goodness
-from bertvision.metrics.intervals import score
+from bertvision.metrics.intervals import resampled, score
 from bertvision.metrics.squad import defined
-from bertvision.records import ENCODER, GREEDY, MATCHED, MAX, MEAN, Ensemble, Scores
+from bertvision.records import ENCODER, GREEDY, MAJORITY, MATCHED, MAX, MEAN, WORDS, Ensemble, Scores
 
 MOST_ROUNDS = 20  # of greedy selection
 FEWEST = 5  # held-out examples of each of two classes: from fewer no threshold can be tuned
+# Shares of resamples in which a model must score above the safer one to replace it (docs/lab-notes).
+LIKELY, SURELY = 0.9, 0.975
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,13 @@ class Choice:
 
 
 def choose(outputs: Outputs, judge: Judge, metric: str) -> Choice:
-    """Build ensembles from the held-out outputs of encoder and heads, and select the model to ship."""
+    """Build ensembles from the held-out outputs of encoder, heads and words, and select the model to ship."""
+    singles = [name for name in outputs if name != MAJORITY]
     predictions = {name: judge.predictions(values) for name, values in outputs.items()}
     rank = {name: goodness(judge, outputs[name], found, metric) for name, found in predictions.items()}
-    heads = [name for name in outputs if name != ENCODER]
+    heads = [name for name in singles if name not in (ENCODER, WORDS)]
     best_head = max(heads, key=lambda name: rank[name]) if heads else None
-    ensembles = _ensembles(outputs, judge, best_head) if best_head is not None else {}
+    ensembles = _ensembles(outputs, judge, best_head) if len(singles) > 1 else {}
     for name, ensemble in ensembles.items():
         values = combined(ensemble, outputs, judge.kind)
         predictions[name] = judge.predictions(values)
@@ -42,13 +45,29 @@ def choose(outputs: Outputs, judge: Judge, metric: str) -> Choice:
     return Choice(ensembles, predictions, selected, rank[selected][0], best_head)
 
 
-def _ensembles(outputs: Outputs, judge: Judge, best_head: str) -> dict[str, Ensemble]:
+def majority(judge: Judge, outputs: int) -> Ensemble:
+    """The model that knows no text: the frequencies of the classes, or the mean score."""
+    if judge.kind != "class":
+        return Ensemble("constant", {}, constant=(float(judge.targets.mean()),))
+    counts = np.bincount(judge.targets, minlength=outputs)[:outputs] + 1 / outputs  # a class that is not here has some
+    return Ensemble("constant", {}, constant=tuple(map(float, counts / counts.sum())))
+
+
+def constant(ensemble: Ensemble, rows: int) -> np.ndarray:
+    """The constant model's answer to every row."""
+    return np.tile(np.array(ensemble.constant), (rows, 1))
+
+
+def _ensembles(outputs: Outputs, judge: Judge, best_head: str | None) -> dict[str, Ensemble]:
     """The best head with the encoder by max and by mean; the greedy one over all; and, of two classes, the greedy one
     that predicts each class as often as it occurs."""
-    both = {ENCODER: 1.0, best_head: 1.0}
+    found = {}
+    if best_head is not None and ENCODER in outputs:
+        both = {ENCODER: 1.0, best_head: 1.0}
+        found = {MAX: Ensemble("max", both), MEAN: Ensemble("mean", both)}
     # By the loss, which is smooth: on a few hundred examples, greedy steps by accuracy follow noise.
     weights = greedy(outputs, lambda values: -judge.loss(values) if np.isfinite(values).all() else -np.inf)
-    found = {MAX: Ensemble("max", both), MEAN: Ensemble("mean", both), GREEDY: Ensemble("mean", weights)}
+    found[GREEDY] = Ensemble("mean", weights)
     values = judge.predictions(combined(found[GREEDY], outputs, judge.kind)).values if judge.kind == "class" else None
     if values is not None and values.shape[1] == 2:
         second = judge.targets == 1
@@ -60,17 +79,40 @@ def _ensembles(outputs: Outputs, judge: Judge, best_head: str) -> dict[str, Ense
 def _preferred(
     predictions: dict[str, Predictions], rank: dict[str, tuple[float, float]], judge: Judge, metric: str
 ) -> str:
-    """The model to ship: the widest ensemble, unless another's score lies above its interval.
+    """The model to ship: the greedy ensemble, unless another scores above it in nearly all resamples.
 
     The best of thirty models on a few hundred examples owes part of its score to luck; an ensemble built by the loss
-    owes less. On the other half of the held-out examples it is the better one (docs/lab-notes).
+    owes less. All are compared on the same resamples, so that what two models have in common cancels out.
     """
-    first = max(rank, key=lambda name: rank[name])
-    wide = next((name for name in (MATCHED, GREEDY) if name in rank), first)
+    names = [name for name in rank if np.isfinite(rank[name][0])] or list(rank)
+    first = max((name for name in names if name != MAJORITY), key=lambda name: rank[name], default=MAJORITY)
     if judge.kind == "span":  # whose threshold is tuned by the metric anyway
         return first
-    found = score(predictions[wide].values, judge.targets, metric, judge.kind)
-    return first if judge.measure(predictions[first].values, metric) > found.high else wide
+    found = GREEDY if GREEDY in names else first
+    for name, share in ((MATCHED, LIKELY), (first, SURELY), (MAJORITY, LIKELY)):
+        if name in names and above(predictions[name], predictions[found], judge, metric) >= share:
+            found = name
+    return found
+
+
+def above(one: Predictions, other: Predictions, judge: Judge, metric: str) -> float:
+    """The share of resamples of the held-out examples in which `one` scores above `other`; of ties, half."""
+    a, b = (resampled(found.values, judge.targets, metric, judge.kind) for found in (one, other))
+    return float(np.mean(a > b) + np.mean(a == b) / 2)
+
+
+def shipped(selected: list[Predictions], judge: Judge, metric: str) -> int:
+    """Which of the models selected at each mark ships: the last one, unless an earlier one is likely to be better.
+
+    Spans go by the best score alone.
+    """
+    if judge.kind == "span":
+        return int(np.argmax([judge.measure(found.values, metric) for found in selected]))
+    last = len(selected) - 1
+    for earlier in reversed(range(last)):
+        if above(selected[earlier], selected[last], judge, metric) >= LIKELY:
+            last = earlier
+    return last
 
 
 def scores(judge: Judge, predictions: dict[str, Predictions], metrics: tuple[str, ...]) -> dict[str, Scores]:

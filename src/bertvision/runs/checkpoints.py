@@ -1,6 +1,6 @@
 """Checkpoints at marks, and the state of an unfinished run: safetensors and JSON, nothing pickled."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
@@ -53,7 +53,8 @@ def load_heads(folder: Path, shape: Shape, names: list[str]) -> tuple[dict[str, 
 
 
 def load_ensembles(folder: Path) -> dict[str, Ensemble]:
-    return {name: Ensemble(**kept) for name, kept in read_json(folder / "ensembles.json").items()}
+    found = {name: Ensemble(**kept) for name, kept in read_json(folder / "ensembles.json").items()}
+    return {name: replace(one, constant=tuple(one.constant)) for name, one in found.items()}
 
 
 def save_state(run: Run, step: int, tensors: dict[str, Tensor], seconds: dict[str, float], elapsed: float) -> None:

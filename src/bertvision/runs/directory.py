@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bertvision.inference.model import Model
     from bertvision.runs.predictions import SplitPredictions
 
-UNFINISHED = ("state", "states")  # folders that a run has only until it is whole
+UNFINISHED = ("state", "states", "folds")  # folders that a run has only until it is whole
 RECORD, RESULTS = "run.json", "scores.json"
 
 

@@ -13,9 +13,10 @@ import numpy as np
 from accelerate import Accelerator
 
 from bertvision.errors import Interrupted, UserError, disk_errors
-from bertvision.heads.base import Head
 from bertvision.heads.variants import build
+from bertvision.inference.select import shipped
 from bertvision.interrupts import Interrupts
+from bertvision.kinds import Predictions
 from bertvision.options import Request, differences
 from bertvision.prepare import Prepared, prepare
 from bertvision.progress import Progress
@@ -28,6 +29,7 @@ from bertvision.runs.directory import RESULTS, Run
 from bertvision.runs.predictions import write_predictions
 from bertvision.states.passes import default_device
 from bertvision.training import budget, lead, marks, provenance
+from bertvision.training.cross_fit import LeftOut, cross_fit
 from bertvision.training.loop import loop_of
 from bertvision.types import HELD_OUT, Dataset
 
@@ -58,6 +60,7 @@ def fit(
     advice = f"then rerun the same command with --out {path} --resume. Progress is saved in '{runs.partial_of(path)}'."
     with disk_errors(advice), Interrupts() as interrupts:
         fitting.open(runs.start(path, resume), resume)
+        fitting.cross_fit(interrupts)
         for mark in setting.recipe.fractions():
             fitting.evaluate(fitting.advance(mark, interrupts), interrupts)
         return fitting.finish()
@@ -88,8 +91,9 @@ class Fitting:
     def __init__(
         self, setting: Prepared, accelerator: Accelerator, path: Path, started: float, plan: BudgetPlan | None
     ) -> None:
-        self.setting, self.path, self.started = setting, path, started
+        self.setting, self.accelerator, self.path, self.started = setting, accelerator, path, started
         self.marks: list[MarkRecord] = []
+        self.left_out: LeftOut | None = None  # with --folds: what models said about rows they were left out of
         heads = build(setting.names, setting.shape, setting.recipe.seed, accelerator.device)
         self.loop = loop_of(setting, heads, accelerator)
         self.total = self.loop.step_of(Fraction(setting.recipe.epochs))
@@ -119,6 +123,16 @@ class Fitting:
             elapsed = max(elapsed, self.marks[-1].seconds)
         self.started -= elapsed
         self.setting.progress.say(f"Resuming at step {self.loop.step} of {self.total}, {len(self.marks)} marks done.")
+
+    def cross_fit(self, interrupts: Interrupts) -> None:
+        """With --folds, train on all folds but one, in turn; what was found survives an interruption."""
+        if self.setting.recipe.folds == "0":
+            return
+        self.left_out = LeftOut.load(self.run.path / "folds")
+        if self.left_out is None:
+            with self._guarded(interrupts, "while cross-fitting"):
+                self.left_out = cross_fit(self.setting, self.accelerator, self.run.path / "states")
+            self.left_out.save(self.run.path / "folds")
 
     def advance(self, mark: Fraction, interrupts: Interrupts) -> Fraction:
         """Fine-tune up to `mark`; with a budget, to the mark that fits the speed of the first half."""
@@ -193,30 +207,31 @@ class Fitting:
 
     def _evaluate(self, mark: str) -> None:
         setting, ridden = self.setting, self.loop.ridden
-        made = marks.answers_at(setting, ridden, mark, self.run.path / "states")
+        splits = [split for split in setting.evaluated if split != HELD_OUT or self.left_out is None]
+        made = marks.answers_at(setting, ridden, mark, self.run.path / "states", splits)
+        if self.left_out is not None:
+            for way, said in made.said.items():
+                said.outputs[HELD_OUT] = self.left_out.marks[len(self.marks)][way]
         verdict = marks.judge(setting, made, mark, ridden)
         found = verdict.record
-        save_mark(self.run, mark, setting.encoder, made.heads, made.ways, verdict.ensembles)
+        save_mark(self.run, mark, setting.encoder, verdict.heads, found.ways, verdict.ensembles)
         targets = {split: setting.targets(split) for split in setting.evaluated}
         write_predictions(self.run.predictions_file(mark), targets, verdict.predictions)
         fine_tuning = {f"fine_tune_{part}": seconds for part, seconds in self.loop.seconds.items()}
         found.step, found.seconds, found.costs = self.loop.step, self._elapsed(), fine_tuning | found.costs
-        self._take_start(made.solved)
+        if self.loop.start_from(made.solved):
+            self._save([])
         self.marks.append(found)
-        Results.of(setting.dataset.task, setting.metric, self.marks).write(self.run.path / RESULTS)
+        Results.of(setting.dataset.task, setting.metric, self.marks, self._shipped()).write(self.run.path / RESULTS)
         encoder, best = (found.score(name, setting.metric, HELD_OUT).value for name in (ENCODER, found.selected))
         setting.progress.say(
             f"mark {mark}: encoder {encoder:.3f}, selected {found.selected} {best:.3f} ({setting.metric}, held-out)"
         )
 
-    def _take_start(self, solved: dict[str, Head]) -> None:
-        """If heads were solved at a mark before the first step, the lead's initial weights are among them."""
-        loop, name = self.loop, self.setting.recipe.lead
-        if loop.lead is None or loop.led or name not in solved or solved[name].trained:
-            return
-        loop.lead.load_state_dict(solved[name].state_dict())
-        loop.led = True
-        self._save([])
+    def _shipped(self) -> MarkRecord:
+        """The mark whose model ships, of those that are done."""
+        said = [Predictions(self.run.predictions(one.mark)[HELD_OUT].outputs[one.selected]) for one in self.marks]
+        return self.marks[shipped(said, self.setting.judges[HELD_OUT], self.setting.metric)]
 
     def finish(self) -> Run:
         self.record.costs = provenance.costs(self._elapsed(), self.loop.seconds, self.run)

@@ -75,6 +75,15 @@ class Loop:
             return {}
         return self.riders.heads | ({} if self.lead is None else {self.lead_name: self.lead})
 
+    def start_from(self, solved: dict[str, Head]) -> bool:
+        """Initialise the lead, if that is still to be done, with a head that was solved on the same states."""
+        found = solved.get(self.lead_name)
+        if self.lead is None or self.led or found is None or found.trained:
+            return False
+        self.lead.load_state_dict(found.state_dict())
+        self.led = True
+        return True
+
     def advance(self, until: int, total: int, after_step: Callable[[float], None]) -> None:
         """Train up to optimiser step `until` of `total`; `after_step` gets each step's loss and may interrupt."""
         self.encoder.train(self.recipe.dropout)  # dropout is all that training mode changes in an encoder

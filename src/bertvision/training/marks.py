@@ -11,26 +11,41 @@ from bertvision.heads.closed_form import ClosedForm
 from bertvision.heads.pooling import LearnedPooling
 from bertvision.heads.variants import build
 from bertvision.inference.answer import Outputs, Target, answer
-from bertvision.inference.select import choose, combined, scores
+from bertvision.inference.select import choose, combined, constant, majority, scores
 from bertvision.kinds import Predictions, goodness
 from bertvision.prepare import Prepared, Setting
-from bertvision.records import ENCODER, Ensemble, MarkRecord, ModelName
+from bertvision.records import MAJORITY, Ensemble, MarkRecord, ModelName
 from bertvision.states.passes import clean_pass
 from bertvision.training.polish import Lesson, polish, supplied
 from bertvision.types import HELD_OUT, TRAIN
 
 
 @dataclass
-class Answers:
-    """What every single model said at one mark, the heads behind it, and what each part cost."""
+class Said:
+    """What models said that read pairs in one way: the heads, and the outputs of all by split."""
 
-    outputs: dict[str, Outputs]  # split -> model -> (W, C)
     heads: dict[str, Head] = field(default_factory=dict)
-    ways: dict[str, str] = field(default_factory=dict)  # head -> reads pairs joint or separate
+    outputs: dict[str, Outputs] = field(default_factory=dict)  # split -> model -> (W, C)
+
+
+@dataclass
+class Answers:
+    """What every single model said at one mark, by the way to read pairs, and what each part cost."""
+
+    said: dict[str, Said] = field(default_factory=dict)  # by way
     solved: dict[str, Head] = field(default_factory=dict)  # by label: polished heads that read pairs jointly
     modes: dict[str, str] = field(default_factory=dict)  # way -> where polished heads got their states from
     polished_windows: int | None = None  # how many windows' token states fit in memory, for spans
     seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Settled:
+    """One answer of each model: of two heads with one name that read pairs differently, the better one."""
+
+    outputs: dict[str, Outputs]  # split -> model
+    heads: dict[str, Head] = field(default_factory=dict)
+    ways: dict[str, str] = field(default_factory=dict)  # head -> reads pairs joint or separate
 
 
 @dataclass(frozen=True)
@@ -38,29 +53,31 @@ class Verdict:
     """The record of a mark, and what is saved beside it."""
 
     record: MarkRecord
+    heads: dict[str, Head]
     ensembles: dict[str, Ensemble]
     predictions: dict[str, dict[str, Predictions]]  # split -> model
 
 
-def answers_at(setting: Prepared, ridden: dict[str, Head], mark: str, folder: Path) -> Answers:
-    """Let encoder, heads that were trained along and newly polished heads answer all scored splits. A temporary store
-    of states is in `folder`."""
-    made = Answers({split: {} for split in setting.evaluated})
-    ways = ways_of(setting, Fraction(mark))
+def answers_at(setting: Prepared, ridden: dict[str, Head], mark: str, folder: Path, splits: list[str]) -> Answers:
+    """Let encoder, heads that were trained along and newly polished heads answer the splits. A temporary store of
+    states is in `folder`."""
+    made, ways = Answers(), ways_of(setting, Fraction(mark))
     for way in dict.fromkeys([JOINT, *ways]):
         heads = dict(ridden) if way == JOINT else {}
         if way in ways:
             heads |= _polished(setting, way, mark, made, folder)
-        _answer(setting, way, heads, mark, made)
+        _answer(setting, way, heads, mark, made, splits)
     return made
 
 
 def judge(setting: Setting, made: Answers, mark: str, ridden: dict[str, Head]) -> Verdict:
     """Choose on held-out examples, and score every model on every split; each is decoded once."""
-    metrics = setting.dataset.metrics
-    choice = choose(made.outputs[HELD_OUT], setting.judges[HELD_OUT], setting.metric)
+    settled, metrics = _settled(setting, made), setting.dataset.metrics
+    ensembles = _with_majority(setting, settled)
+    choice = choose(settled.outputs[HELD_OUT], setting.judges[HELD_OUT], setting.metric)
+    ensembles |= choice.ensembles
     predictions = {HELD_OUT: choice.predictions}
-    for split, outputs in made.outputs.items():
+    for split, outputs in settled.outputs.items():
         if split != HELD_OUT:
             outputs |= {name: combined(one, outputs, setting.dataset.kind) for name, one in choice.ensembles.items()}
             predictions[split] = {
@@ -71,34 +88,56 @@ def judge(setting: Setting, made: Answers, mark: str, ridden: dict[str, Head]) -
         mark=mark,
         selected=choice.selected,
         best_head=choice.best_head,
-        ways=made.ways,
+        ways=settled.ways,
         scores={split: scores(setting.judges[split], said, metrics) for split, said in predictions.items()},
         costs=made.seconds,
         goodness=choice.goodness,
         modes=made.modes,
-        layer_profiles=_profiles(made, ridden),
-        layer_weights=_weights(made),
+        layer_profiles=_profiles(settled, ridden),
+        layer_weights=_weights(settled),
         polished_windows=made.polished_windows,
     )
     if setting.shape.span:
         record.null_thresholds = {name: said.threshold for name, said in choice.predictions.items()}
-    return Verdict(record, choice.ensembles, {split: predictions[split] for split in made.outputs})
+    return Verdict(record, settled.heads, ensembles, {split: predictions[split] for split in setting.evaluated})
 
 
-def _profiles(made: Answers, ridden: dict[str, Head]) -> dict[str, list[float]]:
+def _with_majority(setting: Setting, settled: Settled) -> dict[str, Ensemble]:
+    """Add the answers of the constant model. Spans have none."""
+    if setting.shape.span:
+        return {}
+    found = majority(setting.judges[HELD_OUT], setting.dataset.outputs)
+    for split, outputs in settled.outputs.items():
+        outputs[MAJORITY] = constant(found, len(setting.windows[split]))
+    return {MAJORITY: found}
+
+
+def _settled(setting: Setting, made: Answers) -> Settled:
+    found = Settled({split: {} for split in setting.evaluated})
+    for way, said in made.said.items():
+        held_out = said.outputs[HELD_OUT]
+        worse = {name for name in said.heads if not _better(setting, name, held_out, found.outputs[HELD_OUT])}
+        for name in said.heads.keys() - worse:
+            found.heads[name], found.ways[name] = said.heads[name], way
+        for split, outputs in said.outputs.items():
+            found.outputs[split] |= {name: values for name, values in outputs.items() if name not in worse}
+    return found
+
+
+def _profiles(found: Settled, ridden: dict[str, Head]) -> dict[str, list[float]]:
     """How good each layer is alone. That of a lead is of the encoder before it was fine-tuned, and left out."""
     return {
         name: _rounded(head.profile)
-        for name, head in made.heads.items()
+        for name, head in found.heads.items()
         if isinstance(head, ClosedForm) and name not in ridden
     }
 
 
-def _weights(made: Answers) -> dict[str, list[float]]:
+def _weights(found: Settled) -> dict[str, list[float]]:
     """Learned layer weights, which are comparable on normalised states only (the pooler's output never is)."""
     return {
         name: _rounded(head.body.weights.detach().softmax(0))
-        for name, head in made.heads.items()
+        for name, head in found.heads.items()
         if head.normalised and not head.pooled and isinstance(head.body, LearnedPooling)
     }
 
@@ -137,23 +176,18 @@ def _polished(setting: Prepared, way: str, mark: str, made: Answers, folder: Pat
     return {str(ModelName(name, polished=True)): head for name, head in heads.items()}
 
 
-def _answer(setting: Prepared, way: str, heads: dict[str, Head], mark: str, made: Answers) -> None:
-    """Add the answers of the encoder (joint) and of `heads`. Of two heads with one name, the better on held-out data
-    stays."""
-    target, found = Target(setting.dataset.kind, setting.scale, setting.shape), {}
+def _answer(setting: Prepared, way: str, heads: dict[str, Head], mark: str, made: Answers, splits: list[str]) -> None:
+    """Add the answers of the encoder (joint) and of `heads`."""
+    target, found = Target(setting.dataset.kind, setting.scale, setting.shape), Said(heads)
     with setting.progress.bar(
-        f"mark {mark}: answers ({way})", sum(len(setting.encoded[split]) for split in made.outputs)
+        f"mark {mark}: answers ({way})", sum(len(setting.encoded[split]) for split in splits)
     ) as bar:
-        for split in made.outputs:
+        for split in splits:
             started, encoded = time.perf_counter(), setting.encoded[split]
             steps = clean_pass(setting.encoder, encoded, setting.reads, way=way)
-            found[split] = answer(steps, encoded.together, heads, target, bar.tick)
+            found.outputs[split] = answer(steps, encoded.together, heads, target, bar.tick)
             made.seconds[f"answer_{way}_{split}"] = time.perf_counter() - started
-    better = [name for name in heads if _better(setting, name, found[HELD_OUT], made.outputs[HELD_OUT])]
-    for name in better:
-        made.heads[name], made.ways[name] = heads[name], way
-    for split, outputs in found.items():
-        made.outputs[split] |= {name: values for name, values in outputs.items() if name in (ENCODER, *better)}
+    made.said[way] = found
 
 
 def _better(setting: Prepared, name: str, found: Outputs, rivals: Outputs) -> bool:

@@ -65,13 +65,13 @@ def _train(setting: Setting, store: Store, heads: dict[str, Head], run: Run, sta
     """Learn, answer, judge and record; returns the seconds of learning."""
     mark = store.header.source["mark"] or "0"
     seconds = _learn(setting, store, heads)
-    made = marks.Answers(stored_outputs(setting, store, heads), heads, dict.fromkeys(heads, store.header.way))
+    made = marks.Answers({store.header.way: marks.Said(heads, stored_outputs(setting, store, heads))})
     verdict = marks.judge(setting, made, mark, {})
-    save_mark(run, mark, None, heads, made.ways, verdict.ensembles)
+    save_mark(run, mark, None, verdict.heads, verdict.record.ways, verdict.ensembles)
     targets = {split: setting.targets(split) for split in setting.evaluated}
     write_predictions(run.predictions_file(mark), targets, verdict.predictions)
     verdict.record.seconds, verdict.record.costs = time.perf_counter() - started, seconds
-    Results.of(setting.dataset.task, setting.metric, [verdict.record]).write(run.path / RESULTS)
+    Results.of(setting.dataset.task, setting.metric, [verdict.record], verdict.record).write(run.path / RESULTS)
     return seconds
 
 

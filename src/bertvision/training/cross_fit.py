@@ -1,0 +1,109 @@
+"""Cross-fitting: train everything once per fold, and let it answer the rows that it was not trained on.
+
+A tenth of a few hundred rows is too few to choose on. With folds, every row is judged by models that have not seen it,
+and the models that ship are trained on all rows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from accelerate import Accelerator
+from safetensors.numpy import load_file, save_file
+
+from bertvision.heads.variants import build
+from bertvision.inference.answer import Outputs
+from bertvision.options import folds_of
+from bertvision.prepare import Prepared
+from bertvision.tasks.sampling import folds
+from bertvision.training import lead, marks
+from bertvision.training.loop import Loop, loop_of
+from bertvision.types import HELD_OUT, TRAIN
+
+FILE = "said.safetensors"
+BETWEEN = "\x1f"  # between the parts of a name in that file
+
+
+@dataclass
+class LeftOut:
+    """What models said about rows they were left out of, for every mark in order: way -> model -> (N, C)."""
+
+    marks: list[dict[str, Outputs]]
+
+    def save(self, folder: Path) -> None:
+        flat = {
+            BETWEEN.join((str(number), way, name)): np.ascontiguousarray(values)
+            for number, ways in enumerate(self.marks)
+            for way, outputs in ways.items()
+            for name, values in outputs.items()
+        }
+        folder.mkdir(exist_ok=True)
+        save_file(flat, folder / f"{FILE}.tmp")
+        (folder / f"{FILE}.tmp").rename(folder / FILE)
+
+    @classmethod
+    def load(cls, folder: Path) -> "LeftOut | None":
+        """What an interrupted run had found, if it got that far."""
+        if not (folder / FILE).exists():
+            return None
+        found: dict[int, dict[str, Outputs]] = {}
+        for key, values in load_file(folder / FILE).items():
+            number, way, name = key.split(BETWEEN)
+            found.setdefault(int(number), {}).setdefault(way, {})[name] = values
+        return cls([found[number] for number in sorted(found)])
+
+
+def cross_fit(setting: Prepared, accelerator: Accelerator, folder: Path) -> LeftOut:
+    """Train on all folds but one, for each fold in turn. The encoder is as before when this ends."""
+    used, count = folds_of(setting.recipe.folds)
+    fold = folds(setting.parts[TRAIN], count)
+    places = np.flatnonzero(fold < used)  # the rows of HELD_OUT
+    initial = {name: value.clone() for name, value in setting.encoder.model.state_dict().items()}
+    found: list[dict[str, Outputs]] = [{} for _ in setting.recipe.fractions()]
+    for number in range(used):
+        part, rows = _without(setting, fold == number), np.flatnonzero(fold[places] == number)
+        setting.progress.say(f"fold {number + 1} of {used}: {len(part.parts[TRAIN])} train, {len(rows)} left out")
+        for here_by_way, made in zip(found, _answers(part, accelerator, folder), strict=True):
+            for way, said in made.said.items():
+                here = here_by_way.setdefault(way, {})
+                for name, values in said.outputs[HELD_OUT].items():
+                    here.setdefault(name, np.empty((len(places), values.shape[1])))[rows] = values
+        setting.encoder.model.load_state_dict(initial)
+    return LeftOut(found)
+
+
+def _without(setting: Prepared, left_out: np.ndarray) -> Prepared:
+    """The setting of one fold: the rows that are left out are its held-out rows."""
+    rows = {TRAIN: np.flatnonzero(~left_out), HELD_OUT: np.flatnonzero(left_out)}
+    encoded = {name: setting.encoded[TRAIN].take(some) for name, some in rows.items()}
+    return replace(
+        setting,
+        parts={name: setting.parts[TRAIN].take(some) for name, some in rows.items()},
+        encoded=encoded,
+        windows={name: one.together for name, one in encoded.items()},
+    )
+
+
+def _answers(setting: Prepared, accelerator: Accelerator, folder: Path) -> Iterator[marks.Answers]:
+    """Train as a run does, and answer the held-out rows at every mark."""
+    recipe = setting.recipe
+    loop = loop_of(setting, build(setting.names, setting.shape, recipe.seed, accelerator.device), accelerator)
+    total = loop.step_of(Fraction(recipe.epochs))
+    for mark in recipe.fractions():
+        _advance(loop, setting, mark, total)
+        made = marks.answers_at(setting, loop.ridden, str(mark), folder, [HELD_OUT])
+        loop.start_from(made.solved)
+        yield made
+
+
+def _advance(loop: Loop, setting: Prepared, mark: Fraction, total: int) -> None:
+    until = loop.step_of(mark)
+    if until <= loop.step:
+        return
+    if loop.lead is not None and not loop.led:
+        lead.start(loop.lead, setting)
+        loop.led = True
+    with setting.progress.bar(f"fine-tune to {mark}", until, loop.step) as bar:
+        loop.advance(until, total, lambda loss: bar.tick(1))
