@@ -42,8 +42,8 @@ def ranks(examples: Examples) -> np.ndarray:
 def split(examples: Examples, share: float, most: int, purpose: str) -> tuple[np.ndarray, np.ndarray]:
     """(rest, sample) as row numbers. The sample is `share` of the rows, but at most `most`.
 
-    Rows that share a text stay on one side. Each class keeps a row in the rest; the sample covers every other class, for
-    which it may become twice as large.
+    Rows that share a text stay on one side. Each class keeps a row in the rest. To cover every class that has more, the
+    sample may become twice as large.
     """
     count = max(1, min(most, round(share * len(examples))))
     strata, order = _strata(examples), _order(examples, purpose)
