@@ -6,8 +6,9 @@ fit the encoder; one per example except for questions on long contexts).
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -58,17 +59,17 @@ class Examples:
             self.weights[np.asarray(rows, dtype=np.int64)] if self.weights is not None else None,
         )
 
-    def digests(self) -> list[bytes]:
+    def digests(self) -> Iterator[bytes]:
         """One digest per row, of its texts only: an order over rows that depends on nothing but the data."""
-        pairs = self.second_texts if self.second_texts is not None else [""] * len(self)
-        return [
-            hashlib.sha256(f"{text}\x1f{pair}".encode("utf-8", "surrogatepass")).digest()
-            for text, pair in zip(self.texts, pairs, strict=True)
-        ]
+        pairs = self.second_texts if self.second_texts is not None else repeat("", len(self))
+        for text, pair in zip(self.texts, pairs, strict=True):
+            yield hashlib.sha256(f"{text}\x1f{pair}".encode("utf-8", "surrogatepass")).digest()
 
     def digest(self) -> str:
         """Changes if and only if a text, a target or the order changes; weights play no part."""
-        total = hashlib.sha256(b"".join(self.digests()))
+        total = hashlib.sha256()
+        for row in self.digests():
+            total.update(row)
         if self.targets is not None:
             total.update(self.targets.tobytes())
         if self.questions is not None:

@@ -45,17 +45,17 @@ def split(examples: Examples, share: float, most: int, purpose: str) -> tuple[np
     Rows that share a text stay on one side. Each class keeps a row in the rest. To cover every class that has more, the
     sample may become twice as large.
     """
-    count = max(1, min(most, round(share * len(examples))))
+    count, largest = (max(1, min(times * most, round(times * share * len(examples)))) for times in (1, GROWTH))
     strata, order = _strata(examples), _order(examples, purpose)
     take = _shares(examples, strata, count, purpose)
     if _of_classes(examples):
         spare = np.maximum(np.bincount(strata) - 1, 0)
         take = np.minimum(take, spare)
         left_out = [stratum for stratum in _salted_order(len(take), purpose) if spare[stratum] and not take[stratum]]
-        take[left_out[: GROWTH * count - take.sum()]] = 1
+        take[left_out[: largest - take.sum()]] = 1
     chosen = np.zeros(0, dtype=np.int64)
     for groups in _groupings(examples, LARGEST_GROUP):
-        chosen = _whole(order, groups, strata, take, GROWTH * count if _of_classes(examples) else 0)
+        chosen = _whole(order, groups, strata, take, largest if _of_classes(examples) else 0)
         if 2 * len(chosen) >= take.sum():
             break
     rest = np.setdiff1d(np.arange(len(examples)), chosen)
@@ -91,12 +91,16 @@ def folds(examples: Examples, count: int) -> np.ndarray:
     Each class (or tenth of the scores) is spread as evenly as possible, and rows that share a text are in one fold. A
     class with fewer rows, or groups of rows, than folds is missing in some of them.
     """
-    strata, order = _strata(examples).tolist(), _order(examples, "folds")
-    members = _members(next(_groupings(examples, max(count, LARGEST_GROUP))), order)
-    found, totals = np.empty(len(examples), dtype=np.int64), [0] * count
+    strata, groups = _strata(examples).tolist(), next(_groupings(examples, max(count, LARGEST_GROUP)))
+    found, totals = np.full(len(examples), -1), [0] * count
     filled = [[0] * count for _ in range(max(strata, default=0) + 1)]  # rows by stratum and fold
-    for rows in sorted(members, key=len, reverse=True):  # stable: groups of one size in salted order
-        of_class = [filled[strata[row]] for row in rows]
+    members, order = _members(groups), _order(examples, "folds")
+    # Large groups first: single rows then even out what is left. The sort is stable.
+    for row in sorted(order.tolist(), key=lambda row: -len(members.get(int(groups[row]), ()))):
+        if found[row] >= 0:
+            continue
+        rows = members.get(int(groups[row]), [row])
+        of_class = [filled[strata[one]] for one in rows]
         fold = min(range(count), key=lambda one: (sum(counts[one] for counts in of_class), totals[one]))
         found[rows] = fold
         totals[fold] += len(rows)
@@ -111,23 +115,27 @@ def _groupings(examples: Examples, parts: int) -> Iterator[np.ndarray]:
     A grouping with more than one row in `parts` in one group is skipped: if nearly every pair asks the same question,
     what the pairs share says nothing about them. The last one keeps every row apart.
     """
-    known: dict[str, int] = {}
-    first = _numbered(examples.texts, known)
+    first, second, texts = _numbered(examples)
     ways = [first]
-    if examples.second_texts is not None:
-        second = _numbered(examples.second_texts, known)
-        both = np.unique(first * len(known) + second, return_inverse=True)[1]
-        ways = [_connected(first, second, len(known)), first, second, both]
+    if second is not None:
+        both = np.unique(first * texts + second, return_inverse=True)[1]
+        ways = [_connected(first, second, texts), first, second, both]
     for groups in ways:
         if np.bincount(groups).max() <= max(1, len(examples) / parts):
             yield groups
     yield np.arange(len(examples))
 
 
-def _numbered(texts: list[str], known: dict[str, int]) -> np.ndarray:
-    """(N,) equal texts have equal numbers; empty ones, which say nothing, have one each."""
-    numbers = [known.setdefault(text if text.strip() else f"\0{len(known)}", len(known)) for text in texts]
-    return np.array(numbers, dtype=np.int64)
+def _numbered(examples: Examples) -> tuple[np.ndarray, np.ndarray | None, int]:
+    """(N,) numbers of the first and second texts, and how many there are. Equal texts have equal numbers; empty ones,
+    which say nothing, have one each."""
+    texts = [*examples.texts, *(examples.second_texts or ())]
+    hashes = np.fromiter(map(hash, texts), dtype=np.int64, count=len(texts))
+    different, numbers = np.unique(hashes, return_inverse=True)
+    empty = np.fromiter((not text or text.isspace() for text in texts), dtype=bool, count=len(texts))
+    numbers[empty] = len(different) + np.arange(np.count_nonzero(empty))
+    count = len(examples)
+    return numbers[:count], numbers[count:] if examples.second_texts is not None else None, len(different) + sum(empty)
 
 
 def _connected(first: np.ndarray, second: np.ndarray, texts: int) -> np.ndarray:
@@ -144,44 +152,51 @@ def _connected(first: np.ndarray, second: np.ndarray, texts: int) -> np.ndarray:
     return np.array([root(text) for text in first.tolist()], dtype=np.int64)
 
 
-def _members(groups: np.ndarray, order: np.ndarray) -> list[list[int]]:
-    """The rows of each group. Groups, and rows in them, are in the given order."""
-    found: dict[int, list[int]] = {}
-    for row, group in zip(order.tolist(), groups[order].tolist(), strict=True):
-        found.setdefault(group, []).append(row)
-    return list(found.values())
-
-
 def _whole(order: np.ndarray, groups: np.ndarray, strata: np.ndarray, take: np.ndarray, most: int) -> np.ndarray:
     """Rows, ascending, of whole groups: at most `take` of each stratum; a group that does not fit is skipped.
 
     If a stratum then has none, a larger group is taken, as long as no stratum is used up and there are at most `most`.
     """
-    if len(np.unique(groups)) == len(groups):
+    members = _members(groups)
+    if not members:
         return np.sort(_first(order, strata, take))
-    members, chosen, later = _members(groups, order), list[int](), list[tuple[list[int], Counter[int]]]()
-    left, sizes = Counter(dict(enumerate(take.tolist()))), np.bincount(strata).tolist()
-    used, stratum_of, wanted = Counter[int](), strata.tolist(), int(take.sum())
+    chosen, later, seen = list[int](), list[tuple[list[int], Counter[int]]](), set[int]()
+    left, used, sizes = Counter(dict(enumerate(take.tolist()))), Counter[int](), np.bincount(strata).tolist()
+    wanted, stratum_of = int(take.sum()), strata.tolist()
 
     def add(rows: list[int], counts: Counter[int]) -> None:
         chosen.extend(rows)
         used.update(counts)
         left.subtract(counts)
 
-    for rows in members:
+    for row, group in zip(order.tolist(), groups[order].tolist(), strict=True):
         if len(chosen) == wanted:
             break
-        counts = Counter(stratum_of[row] for row in rows)
+        if group in seen:
+            continue
+        rows = members.get(group, [row])
+        counts = Counter(stratum_of[one] for one in rows)
         if all(left[stratum] >= count for stratum, count in counts.items()):
             add(rows, counts)
         elif len(rows) > 1:
             later.append((rows, counts))
+        if len(rows) > 1:
+            seen.add(group)
     for rows, counts in later:
         lacking = any(left[stratum] > 0 and not used[stratum] for stratum in counts)
         kept = all(used[stratum] + count < sizes[stratum] for stratum, count in counts.items())
         if lacking and kept and len(chosen) + len(rows) <= most:
             add(rows, counts)
     return np.sort(np.array(chosen, dtype=np.int64))
+
+
+def _members(groups: np.ndarray) -> dict[int, list[int]]:
+    """The rows of each group that has several."""
+    several = np.flatnonzero(np.bincount(groups)[groups] > 1)
+    found: dict[int, list[int]] = defaultdict(list)
+    for row, group in zip(several.tolist(), groups[several].tolist(), strict=True):
+        found[group].append(row)
+    return found
 
 
 def _first(order: np.ndarray, strata: np.ndarray, take: np.ndarray) -> np.ndarray:
@@ -241,9 +256,11 @@ def _balanced(examples: Examples, rows: np.ndarray) -> np.ndarray:
 
 
 def _order(examples: Examples, purpose: str) -> np.ndarray:
-    salted = b"".join(_salted(purpose, key) for key in examples.digests())
-    # As four big-endian numbers per row: sorted like the bytes, in an eighth of the memory of a list of digests.
-    return np.lexsort(np.frombuffer(salted, dtype=">u8").reshape(-1, 4).T[::-1])
+    salted = bytearray()
+    for key in examples.digests():
+        salted += _salted(purpose, key)[:16]
+    # As two big-endian numbers per row: sorted like the bytes, in a fraction of the memory of a list.
+    return np.lexsort(np.frombuffer(salted, dtype=">u8").reshape(-1, 2).T[::-1])
 
 
 def _salted(purpose: str, key: bytes) -> bytes:
