@@ -177,7 +177,7 @@ def test_dev_rows_of_a_class_that_train_lacks_count_as_wrong_and_are_said(
     assert code == 0, err
     assert f"'{tmp_path / 'dev.csv'}' has classes that train lacks: meh" in err
     assert lacking in err
-    found = scores_of(run)["marks"][-1]["scores"]["dev"]["encoder"]
+    found = scores_of(run)["marks"][-1]["dev"]["encoder"]
     assert list(found) == ["balanced-accuracy", "accuracy", "f1", "matthews"]
     assert found["accuracy"]["value"] <= 0.5
     code, out, err = command("analyse", run, "--only", "confusion", "--only", "breakdown", "--only", "errors")
