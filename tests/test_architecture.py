@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "bertvision"
 # From the ground up: a module may import only what is listed before it. A folder's files are listed in its order.
 ORDER = """
-errors types registry progress randomness interrupts options recipe
+errors locks types registry progress randomness interrupts options recipe
 metrics: __init__ glue squad intervals
 kinds: __init__ labels spans
 tasks: __init__ reading sampling weights coverage table memory glue squad invented demo

@@ -157,7 +157,10 @@ def test_a_job_that_is_run_again_takes_the_place_of_what_was_there(tmp_path: Pat
 
 def test_two_at_once_are_refused(tmp_path: Path) -> None:
     with runs.alone(tmp_path / "results.jsonl"):
-        with pytest.raises(SystemExit, match="Another run fills"), runs.alone(tmp_path / "results.jsonl"):
+        with (
+            pytest.raises(SystemExit, match="being written by another process"),
+            runs.alone(tmp_path / "results.jsonl"),
+        ):
             pass
         with runs.alone(tmp_path / "others.jsonl"):
             pass

@@ -10,7 +10,6 @@ same command again goes on from there. `--again` takes what is done once more, a
 """
 
 import argparse
-import fcntl
 import importlib.metadata
 import json
 import os
@@ -22,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from benchmarks.rivals import OURS, REFERENCE, TASKS, Contestant, Job, Outcome, 
 from benchmarks.rivals.measuring import BEGAN, calibrate
 
 from bertvision.errors import UserError
+from bertvision.locks import lock
 from bertvision.registry import unknown
 
 ROOT = Path(__file__).parents[2]
@@ -191,11 +191,11 @@ def run_all(jobs: list[Planned], data: str, out: Path) -> int:
 def alone(out: Path) -> Iterator[None]:
     """Two at once would disturb each other, and count their seeds twice."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    with out.with_name(out.name + ".lock").open("w") as lock:
+    with ExitStack() as held:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            sys.exit(f"Another run fills '{out}'.")
+            held.enter_context(lock(out.with_name(out.name + ".lock"), out, "Wait for it."))
+        except UserError as error:
+            sys.exit(str(error))
         yield
 
 

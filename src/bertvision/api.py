@@ -19,7 +19,7 @@ from bertvision.tasks.reading import named, read_columns
 
 Paths = str | Path
 # The options of a request that `extract` and `train` use.
-EXTRACTING = (*DECIDING, "data", "train", "dev")
+EXTRACTING = (*DECIDING, "data", "train", "dev", "seed")
 TRAINING = ("heads", "head_lr", "metric", "answer_length", "null_threshold", "null_share", "decoding", "seed", "out")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,6 +42,7 @@ class Options(TypedDict, total=False):
     limit: int | None
     dev_limit: int | None
     max_length: int | None
+    long: str | None
     stride: int
     freeze: str | int | None
     lr: float | None

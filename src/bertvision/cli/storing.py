@@ -20,7 +20,7 @@ app.add_typer(store_app, name="store")
 
 
 @app.command()
-@taking_options(*DECIDING, "data", "train", "dev")
+@taking_options(*DECIDING, "data", "train", "dev", "seed")
 def extract(
     source: Annotated[str, typer.Argument(help="An encoder (as `fit --backbone`), or RUN[@MARK]: a fine-tuned one.")],
     out: Annotated[str, typer.Option(help="The store to write: a folder, or a URL that fsspec knows.")],
@@ -94,7 +94,7 @@ def train(
 @app.command()
 @taking_options(
     *("task", "data", "train", "dev", "text", "text_pair", "label", "kind", "backbone", "heads", "polish", "pairs"),
-    *("max_length", "stride", "limit"),
+    *("max_length", "long", "stride", "limit"),
 )
 def plan(
     layers: Annotated[

@@ -1,6 +1,7 @@
 """`fit`: fine-tune up to each mark; there, evaluate encoder, heads and ensembles, and save a checkpoint."""
 
 import math
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,13 +58,17 @@ def fit(
         fitting = Fitting(setting, accelerator, path, started, plan)
     except KeyboardInterrupt:
         raise Interrupted("Interrupted before training; nothing was written.") from None
-    advice = f"then rerun the same command with --out {path} --resume. Progress is saved in '{runs.partial_of(path)}'."
-    with disk_errors(advice), Interrupts() as interrupts:
-        fitting.open(runs.start(path, resume), resume)
+    with Interrupts() as interrupts, runs.start(path, resume, not request.out) as run, disk_errors(_advice(run)):
+        fitting.open(run, resume)
         fitting.cross_fit(interrupts)
         for mark in setting.recipe.fractions():
             fitting.evaluate(fitting.advance(mark, interrupts), interrupts)
         return fitting.finish()
+
+
+def _advice(run: Run) -> str:
+    path = shlex.quote(str(runs.whole_of(run.path)))
+    return f"then rerun the same command with --out {path} --resume. Progress is saved in '{run.path}'."
 
 
 def _begun(request: Request, path: Path) -> Recipe:
@@ -104,7 +109,7 @@ class Fitting:
 
     def open(self, run: Run, resume: bool) -> None:
         """Write run.json, or with `resume` check that it is the same run and load its last state."""
-        self.run = run
+        self.run, self.path = run, runs.whole_of(run.path)
         if not resume:
             run.write(self.record)
             return
@@ -237,7 +242,7 @@ class Fitting:
         self.record.costs = provenance.costs(self._elapsed(), self.loop.seconds, self.run)
         self.run.write(self.record)
         card.write(self.run, self.path)
-        return runs.finish(self.run, self.path)
+        return runs.finish(self.run)
 
     def _save(self, log: list[dict[str, Any]]) -> None:
         save_state(self.run, self.loop.step, self.loop.tensors(), self.loop.seconds, self._elapsed())
@@ -250,5 +255,5 @@ class Fitting:
     def _resume_hint(self) -> str:
         return (
             f"Progress is saved in '{self.run.path}'. To continue, rerun the same command with"
-            f" --out {self.path} --resume."
+            f" --out {shlex.quote(str(self.path))} --resume."
         )

@@ -103,7 +103,7 @@ def supplied(setting: Prepared, way: str, heads: dict[str, Head], mark: str, fol
         depth, encoded = depth_of(setting.shape, heads), setting.encoded[TRAIN]
         yield Supply(mode, Recompute(setting.encoder, encoded, setting.reads, seed, way=way, depth=depth))
     elif mode == "memory":
-        yield _in_memory(setting, way, mark)
+        yield _in_memory(setting, way, mark, folder)
     else:
         options = StoreOptions(str(folder / (label + mode)), dtype=mode)
         there = replace(setting, recipe=replace(setting.recipe, pairs=way))
@@ -135,11 +135,12 @@ def _fits(setting: Prepared) -> bool:
     return not setting.shape.span or len(setting.windows[TRAIN].tokens) <= token_budget(setting.encoder)
 
 
-def _in_memory(setting: Prepared, way: str, mark: str) -> Supply:
+def _in_memory(setting: Prepared, way: str, mark: str, folder: Path) -> Supply:
     encoded, encoder, seed = setting.encoded[TRAIN], setting.encoder, setting.recipe.seed
     with setting.progress.bar(f"mark {mark}: states ({way})", len(encoded)) as bar:
         if not setting.shape.span:
-            return Supply("memory", Memory(collect(encoder, encoded, setting.reads, way, bar.tick), seed))
+            states = collect(encoder, encoded, setting.reads, way, bar.tick, folder=folder)
+            return Supply("memory", Memory(states, seed))
         tokens = collect_tokens(encoder, encoded, seed, bar.tick)
     if len(tokens) < len(encoded):
         setting.progress.say(f"polish: token states of {len(tokens)} of {len(encoded)} windows fit in memory")

@@ -44,21 +44,21 @@ def train(store: Store, request: Request, progress: Progress) -> Run:
     record = provenance.describe_stored(setting, store, heads)
     if not record.encoder_answered:
         progress.say("Imported states have no encoder logits: the baseline `encoder` is uniform.")
-    run = runs.start(path, False)
-    try:
-        with disk_errors("then try again; nothing was kept."), Interrupts() as interrupts:
-            with progress.guarded(interrupts.check):
-                seconds = _train(setting, store, heads, run, started)
-            record.costs = provenance.costs(time.perf_counter() - started, seconds, run)
-            run.write(record)
-            card.write(run, path)
-    except KeyboardInterrupt:
-        shutil.rmtree(run.path)
-        raise Interrupted("Interrupted; nothing was kept.") from None
-    except BaseException:
-        shutil.rmtree(run.path, ignore_errors=True)
-        raise
-    return runs.finish(run, path)
+    with Interrupts() as interrupts, runs.start(path, False, not request.out) as run:
+        try:
+            with disk_errors("then try again; nothing was kept."):
+                with progress.guarded(interrupts.check):
+                    seconds = _train(setting, store, heads, run, started)
+                record.costs = provenance.costs(time.perf_counter() - started, seconds, run)
+                run.write(record)
+                card.write(run, runs.whole_of(run.path))
+        except KeyboardInterrupt:
+            shutil.rmtree(run.path)
+            raise Interrupted("Interrupted; nothing was kept.") from None
+        except BaseException:
+            shutil.rmtree(run.path, ignore_errors=True)
+            raise
+        return runs.finish(run)
 
 
 def _train(setting: Setting, store: Store, heads: dict[str, Head], run: Run, started: float) -> dict[str, float]:
