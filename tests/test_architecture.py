@@ -13,7 +13,7 @@ ORDER = """
 errors locks types registry progress randomness interrupts options recipe
 metrics: __init__ glue squad intervals
 kinds: __init__ labels spans
-tasks: __init__ reading sampling table memory glue squad invented demo
+tasks: __init__ reading sampling weights coverage table memory glue squad invented demo
 words: __init__ features linear model
 backbones: __init__ encoder tokenise digest packaged tiny
 stores: __init__ codec place format writer reader convert

@@ -67,7 +67,9 @@ def extract(
 
 
 @app.command()
-@taking_options("heads", "head_lr", "answer_length", "null_threshold", "null_share", "decoding", "seed", "words", "out")
+@taking_options(
+    "heads", "head_lr", "metric", "answer_length", "null_threshold", "null_share", "decoding", "seed", "words", "out"
+)
 def train(
     store: StoreArgument,
     polish: Annotated[
