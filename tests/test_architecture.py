@@ -18,7 +18,7 @@ words: __init__ features linear model
 backbones: __init__ encoder tokenise digest packaged tiny
 stores: __init__ codec place format writer reader convert
 states: __init__ hidden batches passes sources
-heads: dropout base __init__ blocks pooling adapter across_layers closed_form variants description
+heads: dropout base __init__ blocks pooling adapter across_layers ridge closed_form embedding variants description
 records formats
 runs: __init__ predictions directory checkpoints card
 prepare

@@ -64,7 +64,7 @@ class Request:
     dropout: bool = option(False, ENCODER, "Fine-tune with the encoder's pre-training dropout. Without it a CPU step takes 0.4 to 0.9 of the time, and short runs learn more.")
 
     heads: str = option("default", HEADS, "Heads to train: names or sets (default, paper, ours, all) from `bertvision ls heads`, comma-separated, or `none`. Variants in one pass: `adapter-64:lr=1e-3/3e-4:seed=0..3`; other options of a head: data (per cent), layers, views, normalised, dropout.")
-    lead: str | None = option(None, HEADS, "Head trained jointly with the encoder: `closed-form` or `closed-form-adapter`. It is initialised by ridge regression and its gradients also update the encoder. `own`: only the encoder's output layer. Default: closed-form; `own` for `squad2`, without heads and with --freeze all.")
+    lead: str | None = option(None, HEADS, "Head trained jointly with the encoder: `closed-form`, `closed-form-adapter` or `embedding`. It is initialised by regression and its gradients also update the encoder. `own`: only the encoder's output layer. Default: closed-form; `own` for `squad2`, without heads and with --freeze all.")
     head_lr: float = option(1e-3, HEADS, "Peak learning rate of the heads (the lead uses --lr).")
     polish: int | None = option(None, HEADS, "Extra epochs of head training on the frozen encoder at each mark; 0 disables it. Default: 8, spans 2.")
     polish_until: str | None = option(None, HEADS, "Polish only at marks up to this many epochs, or `all`. Default: 3/10 with a --lead, 0 for spans with a --budget, else (and if --polish is given) all.")

@@ -104,6 +104,14 @@ class Prepared(Setting):
         # A window without the answer is one that does not answer the question.
         return torch.from_numpy(answers if self.shape.span else (answers[:, 0] > 0).astype(np.int64))
 
+    def train_weights(self) -> Tensor | None:
+        """Per window, how much its example counts: 1 on average. None: all count the same."""
+        weights = getattr(self.parts[TRAIN], "weights", None)
+        if weights is None:
+            return None
+        found = torch.from_numpy(weights[self.windows[TRAIN].examples]).float()
+        return found / found.mean()
+
     def train_ranks(self) -> Tensor | None:
         """Per window, the rank of its example: a head on a share of the data sees the low ones. None: all see all."""
         if all(parse(label).data == 1 for label in self.names):

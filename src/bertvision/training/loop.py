@@ -36,7 +36,7 @@ class Loop:
             setting.reads,
         )
         self.windows, self.targets = setting.windows[TRAIN], setting.train_targets()
-        self.ranks = setting.train_ranks()
+        self.ranks, self.weights = setting.train_ranks(), setting.train_weights()
         self.riders, self.accelerator, self.lead = riders, accelerator, lead
         self.losses = setting.kind.losses
         self.lr, self.lead_name, self.batch_size = self.recipe.lr, self.recipe.lead, self.recipe.batch_size
@@ -106,7 +106,11 @@ class Loop:
         total = 0.0
         for rows in group:
             batch = self.encoder.batch(self.windows, rows)
-            targets = self.targets[torch.from_numpy(rows)].to(self.encoder.device)
+            here, device = torch.from_numpy(rows), self.encoder.device
+            targets = self.targets[here].to(device)
+            ranks, weights = (
+                None if values is None else values[here].to(device) for values in (self.ranks, self.weights)
+            )
             started = time.perf_counter()
             logits, layers, pooled = self.encoder(batch.inputs)
             share = len(rows) / examples
@@ -114,7 +118,7 @@ class Loop:
             losses = self.losses(logits, targets)
             if self.lead is not None:
                 losses = losses + self.losses(self.lead(read(batch, layers, pooled, self.reads)), targets)
-            loss = losses.mean() * share
+            loss = (losses if weights is None else losses * weights).mean() * share
             self.accelerator.backward(loss)
             self.seconds["encoder"] += time.perf_counter() - started
             total += float(loss.detach())
@@ -123,8 +127,7 @@ class Loop:
                 with torch.no_grad():
                     detached = [layer.detach() for layer in layers]
                     states = read(batch, detached, pooled.detach() if pooled is not None else None, self.reads)
-                shown = self.ranks[torch.from_numpy(rows)].to(self.encoder.device) if self.ranks is not None else None
-                self.riders.accumulate(states, targets, share, shown)
+                self.riders.accumulate(states, targets, share, ranks, weights)
             self.seconds["heads"] += time.perf_counter() - started
         started = time.perf_counter()
         if self.recipe.clip:

@@ -163,7 +163,7 @@ def _polished(setting: Prepared, way: str, mark: str, made: Answers, folder: Pat
     """Heads trained on the states of the encoder as it is at this mark."""
     recipe, encoder = setting.recipe, setting.encoder
     heads = build(setting.names, setting.shape, recipe.seed, encoder.device)
-    targets, ranks = setting.train_targets(), setting.train_ranks()
+    targets, ranks, weights = setting.train_targets(), setting.train_ranks(), setting.train_weights()
     started = time.perf_counter()
     with supplied(setting, way, heads, mark, folder) as supply:
         made.seconds[f"collect_{way}_train"] = time.perf_counter() - started
@@ -171,7 +171,8 @@ def _polished(setting: Prepared, way: str, mark: str, made: Answers, folder: Pat
         if supply.rows is not None:
             made.polished_windows = len(supply.rows)
             targets, ranks = targets[supply.rows], ranks[supply.rows] if ranks is not None else None
-        lesson = Lesson(supply.source, targets, setting.dataset.kind, ranks)
+            weights = None if weights is None else weights[supply.rows]
+        lesson = Lesson(supply.source, targets, setting.dataset.kind, ranks, weights)
         with setting.progress.bar(f"mark {mark}: polish ({way})", supply.source.steps(recipe.polish)) as bar:
             polish(heads, lesson, recipe, bar.tick)
     made.seconds[f"polish_{way}"] = time.perf_counter() - started

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertvision.heads.base import Batches, Head
+from bertvision.heads.base import Batches, Head, Rows
 from bertvision.heads.variants import parse
 from bertvision.inference.extract import Origin, StoreOptions, write_store
 from bertvision.prepare import Prepared
 from bertvision.recipe import Recipe
-from bertvision.states.hidden import HiddenStates
 from bertvision.states.passes import Tick, collect, nothing
 from bertvision.states.sources import Memory, Recompute, Source, Stored, collect_tokens, token_budget
 from bertvision.stores.reader import open_store
@@ -33,12 +32,13 @@ class Lesson:
     targets: Tensor  # by window
     kind: str
     ranks: Tensor | None = None  # by window; None: every head sees all examples
+    weights: Tensor | None = None  # by window, 1 on average; None: all count the same
 
 
 def polish(heads: dict[str, Head], lesson: Lesson, recipe: Recipe, tick: Tick = nothing) -> dict[str, float]:
     """Train `heads` in place; the learning rate falls linearly to zero. All heads see the same batches. Returns the
     seconds of solving, of training, and of waiting for states."""
-    source, ranks = lesson.source, lesson.ranks
+    source = lesson.source
     before = time.perf_counter()
     _solve({label: head for label, head in heads.items() if head.solved}, lesson)
     seconds = {"solve": time.perf_counter() - before, "train": 0.0, "wait": 0.0}
@@ -52,8 +52,11 @@ def polish(heads: dict[str, Head], lesson: Lesson, recipe: Recipe, tick: Tick = 
         for step in source.epoch(number):
             seconds["wait"] += time.perf_counter() - before
             before = time.perf_counter()
-            shown = ranks[step.rows].to(device) if ranks is not None else None
-            trainer.accumulate(step.states.to(device), lesson.targets[step.rows].to(device), ranks=shown)
+            ranks, weights = (
+                None if values is None else values[step.rows].to(device) for values in (lesson.ranks, lesson.weights)
+            )
+            targets = lesson.targets[step.rows].to(device)
+            trainer.accumulate(step.states.to(device), targets, ranks=ranks, weights=weights)
             trainer.step(1 - done / steps)
             done += 1
             tick(1)
@@ -68,7 +71,7 @@ def _solve(heads: dict[str, Head], lesson: Lesson) -> None:
     found: dict[tuple[object, ...], Head] = {}
     for label, head in heads.items():
         share = parse(label).data
-        same = (share, head.layers, head.views, head.normalised)
+        same = (type(head), share, head.layers, head.views, head.normalised)
         if same in found:
             head.solve_like(found[same])
         elif share > 0:
@@ -77,12 +80,20 @@ def _solve(heads: dict[str, Head], lesson: Lesson) -> None:
 
 
 def _shown(lesson: Lesson, share: float) -> Batches:
-    def batches() -> Iterator[tuple[HiddenStates, Tensor]]:
+    """The rows of a share of the examples, less those of weight 0."""
+    seen = torch.ones(len(lesson.targets), dtype=torch.bool)
+    if lesson.ranks is not None and share < 1:
+        seen &= lesson.ranks < share
+    if lesson.weights is not None:
+        seen &= lesson.weights > 0
+
+    def batches() -> Iterator[Rows]:
         for step in lesson.source.plain():
-            if lesson.ranks is None or share == 1:
-                yield step.states, lesson.targets[step.rows]
-            elif len(few := torch.nonzero(lesson.ranks[step.rows] < share).flatten()):
-                yield step.states.take(few), lesson.targets[step.rows[few.numpy()]]
+            here, states, rows = seen[step.rows], step.states, step.rows
+            if not here.all():
+                rows, states = rows[here.numpy()], states.take(here.nonzero()[:, 0])
+            if len(rows):
+                yield Rows(states, lesson.targets[rows], None if lesson.weights is None else lesson.weights[rows])
 
     return batches
 
