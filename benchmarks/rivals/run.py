@@ -241,23 +241,28 @@ def in_process(key: Key, data: str, patience: float, module: str) -> tuple[list[
             "XDG_CACHE_HOME": folder,  # nobody finds the windows that another has cut
             BEGAN: str(time.time()),
         }
-        with log.open("wb") as said:
-            child = subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, env=environment)
-            watch = threading.Timer(patience, child.kill)
-            watch.start()
-            try:
-                _, status, usage = os.wait4(child.pid, 0)
-            except BaseException:  # Ctrl-C, or a signal to end: a job left alone would disturb the next
-                child.terminate()
-                child.wait()
-                raise
-            finally:
-                watch.cancel()
-        child.returncode = os.waitstatus_to_exitcode(status)
-        memory = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        if child.returncode or not result.exists():
+        code, memory = watched(command, log, environment, patience)
+        if code or not result.exists():
             return [], memory, log.read_text(errors="replace")[-2000:]
         return json.loads(result.read_text()), memory, ""
+
+
+def watched(command: list[str], log: Path, environment: dict[str, str], patience: float) -> tuple[int, int]:
+    """(exit code, peak memory in bytes) of a process, which is ended after `patience` seconds."""
+    with log.open("wb") as said:
+        child = subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, env=environment)
+        watch = threading.Timer(patience, child.kill)
+        watch.start()
+        try:
+            _, status, usage = os.wait4(child.pid, 0)
+        except BaseException:  # Ctrl-C, or a signal to end: a job left alone would disturb the next
+            child.terminate()
+            child.wait()
+            raise
+        finally:
+            watch.cancel()
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return child.returncode, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def one(key: Key, data: str) -> list[dict[str, Any]]:

@@ -35,6 +35,7 @@ def svg(of: Cells) -> str:
         plots[0, 0].set_yticks(range(len(sets)), sets)
         plots[0, 0].invert_yaxis()
         figure.supxlabel("ours minus the best of the others (test score); x: clearly behind", fontsize=9)
-        plots[0, -1].legend(frameon=False, loc="best")
+        named = plots[0, 0].get_legend_handles_labels()
+        figure.legend(*named, frameon=False, loc="lower right", ncols=len(BUDGETS))
         figure.tight_layout()
         return as_text(figure)
