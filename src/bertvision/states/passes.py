@@ -141,10 +141,18 @@ def _paired(first: HiddenStates, second: HiddenStates) -> HiddenStates:
     return HiddenStates(joined(first.layers, second.layers), PAIR_VIEWS, pooled)
 
 
-def collect(encoder: Encoder, encoded: Encoded, reads: Reads, way: str, tick: Tick = nothing) -> HiddenStates:
-    """The pooled views of all windows."""
+def collect(
+    encoder: Encoder,
+    encoded: Encoded,
+    reads: Reads,
+    way: str,
+    tick: Tick = nothing,
+    *,
+    batches: Iterable[np.ndarray] | None = None,
+) -> HiddenStates:
+    """The pooled views of all windows, or of those in `batches`: the others are left undefined."""
     whole: HiddenStates | None = None
-    for step in clean_pass(encoder, encoded, reads, way=way):
+    for step in clean_pass(encoder, encoded, reads, way=way, batches=batches):
         found = step.states
         if whole is None:
             pooled = torch.empty(len(encoded), encoder.features) if found.pooled is not None else None
