@@ -22,7 +22,7 @@ records formats
 runs: __init__ predictions directory checkpoints card
 prepare
 inference: __init__ answer select official evaluate model shards extract
-training: __init__ stacking head_trainer lead deadline loop planner reported polish marks cross_fit budget
+training: __init__ stacking head_trainer lead deadline threads loop planner reported polish marks cross_fit budget
 training: provenance stored fit
 league
 analysis: __init__ evidence errors answers calibration curves probe layers depth transfer conduct

@@ -2,13 +2,11 @@
 plan is a list of pieces of work; `deadline` watches that they end in time."""
 
 import math
-import tempfile
 import time
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +24,7 @@ from bertvision.records import BudgetPlan
 from bertvision.states.batches import bucketed
 from bertvision.states.hidden import views_of
 from bertvision.tasks.sampling import HELD_OUT_SHARE
-from bertvision.training import deadline, lead, marks
+from bertvision.training import deadline, lead, marks, threads
 from bertvision.training.deadline import LATEST, RESERVE, Clock, piece
 from bertvision.training.loop import loop_of, steps_in_epoch
 from bertvision.training.planner import measure, work_of
@@ -34,6 +32,7 @@ from bertvision.training.reported import least_share
 from bertvision.types import HELD_OUT, TRAIN
 
 JUDGING, EXIT, SAVED = 1.0, 2.0, 5e8  # seconds to score a mark and to end the process; bytes saved in a second
+MOST_STRETCHED = 4.0  # times as long as on an idle machine: what takes longer waits for a disk, or is a wrong measure
 MOST, LEAST = Fraction(3), Fraction(1, 20)  # epochs: more brings little, less is noise (docs/lab-notes)
 STEPS, HIGHEST = 300, Fraction(10)  # few examples get so many steps, but at most so many epochs
 HUNDREDTH = Fraction(1, 100)
@@ -105,7 +104,7 @@ class Measured:
 
 def check(budget: float, clock: Clock) -> None:
     """Refuse at once what would be over before anything is trained."""
-    needed = clock.elapsed() + JUDGING + EXIT
+    needed = clock.elapsed() + _stretch(clock.elapsed(), time.process_time()) * (JUDGING + EXIT)
     if (1 + LATEST) * 60 * budget < needed:
         raise UserError(
             f"--budget {budget:g}: starting and saving alone take about {needed:.0f} s. Allow more minutes."
@@ -122,9 +121,12 @@ def within(setting: Prepared, clock: Clock, also: float = 0.0) -> tuple[Prepared
     the plan of the work. `also`: seconds of further work after fine-tuning that takes as long in any case."""
     recipe, budget, preparing = setting.recipe, setting.recipe.budget, clock.elapsed()
     assert budget is not None
+    threads.settle()
+    before = time.thread_time()
+    measured = _measured(setting, 60 * budget * (1 - RESERVE), clock)
     size = sum(p.numel() * p.element_size() for p in setting.encoder.parameters())
-    closing = JUDGING + EXIT + 4 * size / SAVED + also  # a checkpoint, and a state with weights and two moments
-    measured = _measured(setting, 60 * budget * (1 - RESERVE) - closing, clock)
+    ending = JUDGING + EXIT + 4 * size / SAVED  # a checkpoint, and a state with weights and two moments
+    closing = _stretch(clock.elapsed() - preparing, time.thread_time() - before) * ending + also
 
     def rest() -> float:
         return 60 * budget * (1 - RESERVE) - closing - clock.elapsed()
@@ -148,12 +150,17 @@ def within(setting: Prepared, clock: Clock, also: float = 0.0) -> tuple[Prepared
         share = chosen.limit / measured.rows
         measured = measured.times(share, share, measured.dev_seconds(left) / (measured.ways.dev or 1.0))
     setting.progress.say(_summary(setting, chosen, measured))
-    work = pieces(chosen, measured, closing)
-    plan = BudgetPlan(chosen.epochs, 60 * budget * (1 - RESERVE) - _closing(chosen, measured) - closing, work=work)
+    tuned_by = rest() + clock.elapsed() - _closing(chosen, Fraction(chosen.epochs), measured)
+    plan = BudgetPlan(chosen.epochs, tuned_by, work=pieces(chosen, measured, closing))
     if (chosen.limit, chosen.folds) != (setting.recipe.limit, setting.recipe.folds):
         again = prepare(chosen, setting.progress, encoder=setting.encoder, dataset=setting.dataset)
         return replace(again, request=setting.request), plan
     return replace(setting, recipe=chosen), plan
+
+
+def _stretch(wall: float, processor: float) -> float:
+    """Seconds that pass in one of our own on a processor, which others use too."""
+    return min(max(1.0, wall / max(processor, 1e-9)), MOST_STRETCHED)
 
 
 def _measured(setting: Prepared, allowed: float, clock: Clock) -> Measured:
@@ -198,7 +205,7 @@ def within_time(recipe: Recipe, rest: float, measured: Measured) -> Recipe:
 
     def epochs(left: float) -> Fraction:
         found = _epochs(left - every.mark.get(JOINT, ways).asked, every)
-        return _epochs(left - _closing(replace(recipe, epochs=str(found)), every), every)
+        return _epochs(left - _closing(recipe, found, every), every)
 
     for look in (True, False) if led and whole <= LOOK * rest else (False,):
         share = epochs(rest - (whole if look else every.start))
@@ -245,9 +252,9 @@ def _whole(recipe: Recipe, ways: MarkSeconds) -> float:
     return sum(ways) if recipe.polish != 0 else ways.asked
 
 
-def _closing(recipe: Recipe, measured: Measured) -> float:
+def _closing(recipe: Recipe, epochs: Fraction, measured: Measured) -> float:
     """Seconds at a mark after so much fine-tuning: heads are polished there, or only ride along."""
-    polished = recipe.polishes(Fraction(recipe.epochs)) or not recipe.polish
+    polished = recipe.polishes(epochs) or not recipe.polish
     return _whole(recipe, measured.ways) if polished else measured.mark.get(JOINT, measured.ways).asked
 
 
@@ -357,8 +364,7 @@ def mark_seconds(setting: Prepared, solving: Solving) -> dict[str, MarkSeconds]:
     found = {}
     for way in marks.ways_of(setting) or [JOINT]:
         heads = build(setting.names, setting.shape, setting.recipe.seed, setting.encoder.device)
-        with tempfile.TemporaryDirectory() as folder:
-            rates = measure(setting, heads, way, Path(folder))
+        rates = measure(setting, heads, way, None)  # a busy disk can take minutes for a small file
         work = work_of(setting, heads, way)
         tokens = {split: len(part.together.tokens) for split, part in setting.encoded.items()}
         forward = work.flops() / rates.flops

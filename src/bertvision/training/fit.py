@@ -28,7 +28,7 @@ from bertvision.runs.checkpoints import load_state, save_mark, save_state
 from bertvision.runs.directory import RESULTS, Run
 from bertvision.runs.predictions import write_predictions
 from bertvision.states.passes import default_device
-from bertvision.training import budget, lead, marks, provenance
+from bertvision.training import budget, lead, marks, provenance, threads
 from bertvision.training.cross_fit import LeftOut, cross_fit
 from bertvision.training.deadline import TUNE, Clock, Turn, Watch, piece
 from bertvision.training.loop import loop_of
@@ -38,6 +38,7 @@ from bertvision.types import HELD_OUT, Dataset
 SAVE_EVERY = 120.0  # seconds between saved states: what a crash loses at most
 
 
+@threads.adapting()
 def fit(
     request: Request,
     *,
@@ -113,7 +114,7 @@ class Fitting:
 
     def _plan(self, plan: BudgetPlan | None, clock: Clock) -> None:
         self.record.plan, self.clock = plan, clock
-        self.watch = Watch(clock, self.setting.recipe.budget, plan.work if plan else None)
+        self.watch = Watch(clock, self.setting.recipe.budget, plan.work if plan else None, threads.settle)
 
     def _last(self) -> Fraction:
         """Where fine-tuning ends at the latest."""
@@ -203,8 +204,8 @@ class Fitting:
                 nonlocal saved
                 if not math.isfinite(loss):
                     raise UserError(f"The loss is not finite at step {self.loop.step}: try a lower --lr, e.g. a third.")
-                turn.done(1 / goal)
                 bar.tick(1)
+                turn.done(1 / goal)
                 log.append({"step": self.loop.step, "loss": loss, "seconds": round(self.clock.elapsed(), 3)})
                 if self.loop.step % 10 == 0:
                     bar.note(f"loss {np.mean([entry['loss'] for entry in log[-10:]]):.3f}")
