@@ -23,7 +23,8 @@ records formats
 runs: __init__ predictions directory checkpoints card
 prepare
 inference: __init__ answer select official evaluate model shards extract
-training: __init__ stacking head_trainer lead loop planner polish marks cross_fit budget provenance stored fit
+training: __init__ stacking head_trainer lead deadline threads loop planner reported polish marks cross_fit budget
+training: provenance stored fit
 league
 analysis: __init__ evidence errors answers calibration curves probe layers depth transfer conduct
 cutting
