@@ -82,13 +82,14 @@ class Prepared(Setting):
 
     encoder: Encoder
     encoded: dict[str, Encoded]
+    words: Words | None = None
 
-    @cached_property
-    def words(self) -> Words | None:
-        """The linear model on the words of the training examples, if it is asked for."""
-        if self.shape.span or not self.recipe.words:
-            return None
-        return fit_words(self.parts[TRAIN], self.dataset.kind, self.dataset.outputs, self.recipe.seed)
+    def with_words(self) -> "Prepared":
+        """With a linear model on the words of the training examples, if it is asked for and not there yet."""
+        if self.shape.span or not self.recipe.words or self.words is not None:
+            return self
+        words = fit_words(self.parts[TRAIN], self.dataset.kind, self.dataset.outputs, self.recipe.seed)
+        return replace(self, words=words)
 
     @cached_property
     def words_outputs(self) -> dict[str, np.ndarray]:

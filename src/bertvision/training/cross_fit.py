@@ -81,10 +81,11 @@ def _without(setting: Prepared, left_out: np.ndarray) -> Prepared:
     encoded = {name: setting.encoded[TRAIN].take(some) for name, some in rows.items()}
     return replace(
         setting,
+        words=None,  # it has seen the rows that are left out
         parts={name: setting.parts[TRAIN].take(some) for name, some in rows.items()},
         encoded=encoded,
         windows={name: one.together for name, one in encoded.items()},
-    )
+    ).with_words()
 
 
 def _answers(setting: Prepared, accelerator: Accelerator, folder: Path, watch: Watch) -> Iterator[marks.Answers]:

@@ -18,7 +18,7 @@ from bertvision.heads.variants import build
 from bertvision.inference.select import shipped
 from bertvision.interrupts import Interrupts
 from bertvision.kinds import Predictions
-from bertvision.options import Request, differences
+from bertvision.options import Request, differences, folds_of
 from bertvision.prepare import Prepared, prepare
 from bertvision.progress import Progress
 from bertvision.recipe import Recipe
@@ -62,10 +62,13 @@ def fit(
         accelerator = _accelerator()
         setting.encoder.to(accelerator.device)  # before a budget measures how fast it is
         if request.budget is not None and not resume:
-            setting, plan = budget.within(setting, clock)
+            before = clock.elapsed()
+            setting = setting.with_words()
+            each = clock.elapsed() - before  # of which every fold takes about as long again
+            setting, plan = budget.within(setting, clock, each * folds_of(setting.recipe.folds)[0])
         if not resume:  # a run that is resumed has taken its part of the disk already
             provenance.check_disk(path, setting.encoder, len(setting.recipe.fractions()))
-        fitting = Fitting(setting, accelerator, path, clock, plan)
+        fitting = Fitting(setting.with_words(), accelerator, path, clock, plan)
     except KeyboardInterrupt:
         raise Interrupted("Interrupted before training; nothing was written.") from None
     with Interrupts() as interrupts, runs.start(path, resume, not request.out) as run, disk_errors(_advice(run)):

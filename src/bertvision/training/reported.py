@@ -80,8 +80,8 @@ def sampled(setting: Prepared, said: dict[str, Outputs], size: int) -> dict[str,
     """By dev split, the outputs for a sample of `size` rows."""
     found = {}
     for split in dev_splits(setting):
-        places = windows_of(setting.encoded[split], sample(setting.parts[split], size, DEV_LIMIT))
-        found[split] = {name: values[places] for name, values in said[split].items()}
+        rows = sample(setting.parts[split], size, DEV_LIMIT)
+        found[split] = {name: values[rows] for name, values in said[split].items()}
     return found
 
 
