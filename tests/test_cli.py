@@ -180,7 +180,7 @@ def test_dev_rows_of_a_class_that_train_lacks_count_as_wrong_and_are_said(
     found = scores_of(run)["marks"][-1]["dev"]["encoder"]
     assert list(found) == ["balanced-accuracy", "accuracy", "f1", "matthews"]
     assert found["accuracy"]["value"] <= 0.5
-    code, out, err = command("analyse", run, "--only", "confusion", "--only", "breakdown", "--only", "errors")
+    code, out, err = command("analyse", run, "--only", "confusion,breakdown,errors")
     assert (code, "2 examples of classes that train lacks are left out" in " ".join(out.split())) == (0, True), err
     assert "is a class that train lacks" in out
     code, _, err = command("evaluate", run, "--dev", tmp_path / "dev.csv")

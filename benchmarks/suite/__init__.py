@@ -10,7 +10,7 @@ contestant a file of this folder (or a part of one) that adds itself to `contest
 train.csv (`--limit`); contestants that choose nothing on held-out rows train on all of them. test.csv only reports.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.rivals import Contestant, Task
 
@@ -50,7 +50,7 @@ class Table:
         return [size for i, size in enumerate(ascending) if i == 0 or self.rows > ascending[i - 1]]
 
 
-_SICK = {"text": "text_a", "pair": "text_b", "dev_limit": 2_000}
+SICK = Table("sick-label", "sick", "class", 4_936, 4_927, 19, text="text_a", pair="text_b", dev_limit=2_000)
 TABLES = {
     table.name: table
     for table in (
@@ -63,8 +63,8 @@ TABLES = {
         Table("subj", "subj", "class", 5_000, 1_500, 24),
         Table("financial_phrasebank", "financial_phrasebank", "class", 3_838, 1_000, 23),
         Table("scicite", "scicite", "class", 4_000, 1_500, 34),
-        Table("sick-label", "sick", "class", 4_936, 4_927, 19, **_SICK),
-        Table("sick-score", "sick", "score", 4_936, 4_927, 19, label="score", **_SICK),
+        SICK,
+        replace(SICK, name="sick-score", kind="score", label="score"),
         Table("wine_points", "wine_points", "score", 4_140, 1_000, 37, label="points"),
         Table("clear_readability", "clear_readability", "score", 1_500, 500, 174, label="score"),
         Table("emobank-valence", "emobank", "score", 6_000, 1_000, 15, label="valence"),

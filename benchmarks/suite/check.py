@@ -10,6 +10,7 @@ A line: what was tried, the figure, seconds, peak memory, passed or FAILED. Exit
 import argparse
 import csv
 import importlib.util
+import itertools
 import os
 import random
 import subprocess
@@ -18,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,12 +91,13 @@ class Bench:
         with (self.data / "suite" / name / f"{part}.csv").open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
 
-    def written(self, name: str, rows: Table) -> str:
-        path = self.folder / f"{name}.csv"
+    def written(self, name: str, rows: Iterable[dict[str, str]]) -> str:
+        path, left = self.folder / f"{name}.csv", iter(rows)
+        first = next(left)
         with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
+            writer = csv.DictWriter(file, list(first))
             writer.writeheader()
-            writer.writerows(rows)
+            writer.writerows(itertools.chain([first], left))
         return str(path)
 
     def fit(self, name: str, train: str, *words: str, budget: float | None = None) -> Ran:
@@ -265,22 +267,25 @@ def long_texts(bench: Bench) -> Iterator[Line]:
     yield Line(what, f"dev {ran.score():.3f}", ran.seconds, ran.memory, not ran.code and ran.memory < 3e9)
 
 
+def short_rows(count: int) -> Iterator[dict[str, str]]:
+    draw = random.Random(0)
+    vocabulary = "the a good bad film story music city river house fast slow red blue".split()
+    for i in range(count):
+        text = " ".join(draw.choices(vocabulary, k=8))
+        yield {"text": f"{text} {i}", "label": "good" if "good" in text else "other"}
+
+
 def many_rows(bench: Bench) -> Iterator[Line]:
     """Memory with 100,000 and 500,000 rows: it should grow by the table, not by what is computed from it."""
-    draw, before = random.Random(0), None
+    before: tuple[int, int] | None = None
     for count in (bench.rows(100_000), bench.rows(500_000)):
-        vocabulary = "the a good bad film story music city river house fast slow red blue".split()
-        rows = []
-        for i in range(count):
-            text = " ".join(draw.choices(vocabulary, k=8))
-            rows.append({"text": f"{text} {i}", "label": "good" if "good" in text else "other"})
-        file = bench.written(f"rows-{count}", rows)
+        file = bench.written(f"rows-{count}", short_rows(count))
         size = Path(file).stat().st_size
         ran = bench.fit(f"rows-{count}", file, budget=3)
-        grown = 0 if before is None else (ran.memory - before[0]) / (size - before[1])
-        figure = f"dev {ran.score():.3f}, file {size / 1e6:.0f} MB" + (
-            f", {grown:.1f} x the growth of the file" * bool(before)
-        )
+        figure, grown = f"dev {ran.score():.3f}, file {size / 1e6:.0f} MB", 0.0
+        if before is not None:
+            grown = (ran.memory - before[0]) / (size - before[1])
+            figure += f", {grown:.1f} x the growth of the file"
         # A row of Python strings takes about six times its bytes in the file.
         yield Line(f"{count:,} short rows, --budget 3", figure, ran.seconds, ran.memory, not ran.code and grown < 10)
         before = ran.memory, size
@@ -297,10 +302,10 @@ def twice(bench: Bench) -> Iterator[Line]:
     together = first.is_alive()
     first.join()
     left = sorted(path.name for path in bench.folder.glob("twice.*"))
-    figure = f"{'at once' if together else 'NOT at once'}, exit codes {ran[0].code} and {second.code}, left behind: {left or 'nothing'}; said: {second.last_line!r}"
-    passed = (
-        together and (ran[0].code, second.code, left) == (0, 1, []) and "Traceback" not in second.said + ran[0].said
-    )
+    figure = f"{'at once' if together else 'NOT at once'}, exit codes {ran[0].code} and {second.code}"
+    figure += f", left behind: {left or 'nothing'}; said: {second.last_line!r}"
+    clean = not left and "Traceback" not in second.said + ran[0].said
+    passed = together and clean and (ran[0].code, second.code) == (0, 1)
     yield Line("the same command twice at once", figure, ran[0].seconds, ran[0].memory, passed)
 
 
