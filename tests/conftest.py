@@ -26,7 +26,7 @@ WORDS = "the red blue green big small fast slow happy sad cat dog house car city
 
 def tiny_fit(data: Any, out: Path, *arguments: Any, **options: Any) -> Run:
     """A quick run of the random `tiny` encoder on a table."""
-    settings = {"backbone": "tiny", "polish": 1, "quiet": True, "out": out} | options
+    settings = {"backbone": "tiny", "polish": 1, "folds": 0, "quiet": True, "out": out} | options
     return bertvision.fit(data, *arguments, **settings)
 
 

@@ -147,8 +147,8 @@ def test_the_ensemble_is_preferred_unless_another_is_clearly_better() -> None:
 
     outputs = {"encoder": guess(0.6), **{f"head-{i}": guess(0.6) for i in range(39)}}
     found = choose(outputs, judge, "accuracy")
-    assert found.selected == "ensemble-matched"
-    assert found.goodness == pytest.approx(judge.measure(found.predictions["ensemble-matched"].values, "accuracy"))
+    assert found.selected == "ensemble-greedy"
+    assert found.goodness == pytest.approx(judge.measure(found.predictions["ensemble-greedy"].values, "accuracy"))
     assert choose({"encoder": outputs["encoder"]}, judge, "accuracy").selected == "encoder"
     # Ensembles are built by the loss, to which a head that is always right but never sure is worth little.
     unsure = 0.5 + 0.001 * (2 * np.eye(2)[targets] - 1)

@@ -248,7 +248,7 @@ def test_decisions_depend_on_the_amount_of_data_and_the_width_of_the_encoder() -
 def test_what_was_asked_for_is_never_decided_otherwise() -> None:
     given = {
         "lead": "closed-form-adapter", "marks": "0,1/2", "freeze": "2", "batch_size": 5, "lr": 7e-5, "max_length": 99,
-        "polish": 3, "polish_until": "1/5",
+        "polish": 3, "polish_until": "1/5", "folds": "2/3",
     }  # fmt: skip
     assert set(given) == set(DECIDED)
     recipe = resolve(Request(**given), facts())

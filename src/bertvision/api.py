@@ -41,6 +41,7 @@ class Options(TypedDict, total=False):
     limit: int | None
     dev_limit: int | None
     max_length: int | None
+    long: str | None
     stride: int
     freeze: str | int | None
     lr: float | None

@@ -15,12 +15,13 @@ PAIRS = ("joint", "separate", "auto")
 MODES = ("auto", "memory", "stored", "recompute")
 SCHEDULES = ("linear", "constant")
 DECODINGS = ("span", "argmax")
+CUT, WINDOWS = "cut", "windows"  # what happens to a text that is longer than --max-length
 KINDS = ("class", "score")  # that a table can have
 OWN = "own"  # the value of --lead that means: no head, only the encoder's own output layer
 ALL_MARKS = "all"  # the value of --polish-until that means: no limit
 
 # Options of a request that decide what is stored. The location of the files does not.
-DECIDING = tuple("task text text_pair label kind strict max_length stride limit dev_limit pairs".split())
+DECIDING = tuple("task text text_pair label kind strict max_length long stride limit dev_limit pairs".split())
 # The panels of `fit --help`, in order.
 MAIN, DATA, ENCODER, HEADS, TRAINING, SELECTION, OUTPUT = (
     *("Main options", "Data", "Encoder", "Heads", "Training", "Selection and scoring", "Output"),
@@ -51,8 +52,9 @@ class Request:
     strict: bool = option(False, DATA, "SQuAD tasks: stop at an answer that is not at its stated offset. Default: use the nearest occurrence (or drop the training question) and print how many.")
     limit: int | None = option(None, DATA, "Train on a fixed, stratified sample of this many examples (taken before holding out).")
     dev_limit: int | None = option(None, DATA, "Report on a fixed, stratified sample of this many dev examples.")
-    max_length: int | None = option(None, DATA, "Maximum tokens per example. Longer texts are truncated; SQuAD tasks split them into windows. Default: 256, SQuAD tasks 386.")
-    stride: int = option(128, DATA, "SQuAD tasks: tokens by which neighbouring windows of a context overlap.")
+    max_length: int | None = option(None, DATA, "Maximum tokens per example. For longer texts see --long. Default: 256, SQuAD tasks 386.")
+    long: str | None = option(None, DATA, "What to do with a text that is longer than --max-length: `cut` it, or read it in up to 8 overlapping `windows` and average their answers. Pairs are always cut, contexts of SQuAD tasks always read in windows. Default: cut.")
+    stride: int = option(128, DATA, "Tokens by which neighbouring windows overlap: at most half a window of a context (SQuAD tasks), a quarter of a window of a text (--long windows).")
 
     freeze: str | None = option(None, ENCODER, "Part of the encoder to freeze: `none`, `embeddings`, a number N (embeddings and the first N layers) or `all`. Default: embeddings with a --lead, else none.")
     lr: float | None = option(None, ENCODER, "Peak learning rate of the encoder. Default: 1e-4 for encoders with fewer than 512 features, else 3e-5.")
@@ -87,6 +89,8 @@ class Request:
             one_of(flag(name), getattr(self, name), allowed)
         if self.kind is not None:
             one_of("--kind", self.kind, KINDS)
+        if self.long is not None:
+            one_of("--long", self.long, (CUT, WINDOWS))
         for name in ("batch_size", "max_length", "answer_length", "accumulate", "limit", "dev_limit"):
             value = getattr(self, name)
             if value is not None and value < 1:

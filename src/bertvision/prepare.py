@@ -14,13 +14,13 @@ from torch import Tensor
 
 from bertvision.backbones import encoder as encoders
 from bertvision.backbones.encoder import Encoder
-from bertvision.backbones.tokenise import SEPARATE, Encoded, tokenise
+from bertvision.backbones.tokenise import MOST_WINDOWS, SEPARATE, Encoded, tokenise
 from bertvision.errors import UserError
 from bertvision.heads import heads
 from bertvision.heads.base import Shape
 from bertvision.heads.variants import expand, parse
 from bertvision.kinds import Judge, Kind, Scale, kinds
-from bertvision.options import OWN, Request, folds_of
+from bertvision.options import CUT, OWN, WINDOWS, Request, folds_of
 from bertvision.progress import Progress
 from bertvision.recipe import Facts, Recipe, resolve
 from bertvision.states.passes import Reads
@@ -83,7 +83,7 @@ class Prepared(Setting):
         """As they are learned, per window: class indices, scores of mean 0 and deviation 1, or first and last token."""
         answers = self.windows[TRAIN].answers
         if answers is None:
-            return self.scale.shrink(self.targets(TRAIN))
+            return self.scale.shrink(self.targets(TRAIN))[self.windows[TRAIN].examples]
         # A window without the answer is one that does not answer the question.
         return torch.from_numpy(answers if self.shape.span else (answers[:, 0] > 0).astype(np.int64))
 
@@ -103,6 +103,7 @@ def prepare(
     span, windowed = dataset.kind == "span", dataset.train.questions is not None
     if windowed and request.pairs == SEPARATE:
         raise UserError(f"--pairs separate: a question of '{dataset.task}' cannot be read without its context.")
+    _check_long(request, dataset)
     if encoder is None:
         encoder = encoders.load(request.backbone, dataset.outputs, request.seed, span=span)
     paired, pooled = dataset.train.second_texts is not None, encoder.pooled and not span
@@ -114,7 +115,7 @@ def prepare(
         parts = parts_of(dataset, recipe)
     encoder.freeze(recipe.freeze)
     sizes = {name: len(part) for name, part in parts.items()}
-    for note in (*dataset.notes, _summary(dataset.task, sizes, names)):
+    for note in (*dataset.notes, _summary(dataset.task, sizes, names, recipe.folds)):
         progress.say(note)
     encoded = {name: tokenise(encoder, part, recipe, windowed) for name, part in parts.items()}
     for name, found in encoded.items():
@@ -127,17 +128,33 @@ def prepare(
     )
 
 
-def _summary(task: str, sizes: dict[str, int], names: list[str]) -> str:
-    listed = ", ".join(f"{size} {name.replace('_', '-')}" for name, size in sizes.items())
-    return f"{task}: {listed}; {len(names)} heads"
+def _check_long(request: Request, dataset: Dataset) -> None:
+    """Only single texts leave a choice."""
+    if request.long == CUT and dataset.train.questions is not None:
+        raise UserError(f"--long cut: the contexts of '{dataset.task}' are always read in windows.")
+    if request.long == WINDOWS and dataset.train.questions is None and dataset.train.second_texts is not None:
+        raise UserError(
+            "--long windows: a pair of texts is read in one window. Leave it out, and raise --max-length (within what"
+            " the encoder can read) if too much is truncated."
+        )
+
+
+def _summary(task: str, sizes: dict[str, int], names: list[str], folds: str = "0") -> str:
+    listed = ", ".join(
+        f"{size} {name.replace('_', '-')}" for name, size in sizes.items() if name != HELD_OUT or folds == "0"
+    )
+    used, count = folds_of(folds)
+    crossed = f", cross-fitted in {used if used == count else folds} folds" if count else ""
+    return f"{task}: {listed}{crossed}; {len(names)} heads"
 
 
 def _lengths(found: Encoded, examples: int, limit: int, windowed: bool) -> Iterator[str]:
-    cut = found.together.truncated
-    if windowed and len(found) > examples:
-        yield f"{examples} questions in {len(found)} windows of at most {limit} tokens"
+    cut, several = found.together.truncated, len(found) > examples
+    if several:
+        yield f"{examples} {'questions' if windowed else 'texts'} in {len(found)} windows of at most {limit} tokens"
     if cut:
-        yield f"{cut} {'questions' if windowed else f'of {examples} examples'} truncated to {limit} tokens"
+        room = f"{MOST_WINDOWS} windows" if several and not windowed else f"{limit} tokens"
+        yield f"{cut} {'questions' if windowed else f'of {examples} examples'} truncated to {room}"
     if found.cut_answers:
         yield f"{found.cut_answers} answers begin or end inside a token; the whole token is used"
 
@@ -164,7 +181,7 @@ def parts_of(dataset: Dataset, request: Request) -> dict[str, Examples]:
 def prepare_store(store: Store, request: Request, progress: Progress) -> Setting:
     """The setting of a store: the store defines the data, the request defines the training."""
     header, where, task = store.header, store.manifest["where"], store.header.task
-    kept = {**header.options, **{name: where[name] for name in ("data", "train", "dev")}, "lead": OWN}
+    kept = {**header.options, **{name: where[name] for name in ("data", "train", "dev")}, "lead": OWN, "folds": "0"}
     request = replace(request, **kept)
     shape = Shape(
         store.layers, store.features, task["outputs"], header.paired, header.pooled and not header.span, header.span

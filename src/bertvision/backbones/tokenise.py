@@ -1,4 +1,5 @@
-"""Tokenise examples: a text or a pair becomes one window, a question on a long context several that overlap.
+"""Tokenise examples: a text or a pair becomes one window; a question on a long context, or with --long windows a long
+text, several that overlap.
 
 Questions and contexts are tokenised separately and joined here: a paragraph that ten questions share is tokenised once,
 and an overlong question is truncated instead of failing the batch.
@@ -6,8 +7,10 @@ and an overlong question is truncated instead of failing the batch.
 
 import hashlib
 import os
+import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +21,14 @@ from safetensors.numpy import load_file, save_file
 
 from bertvision.backbones.encoder import Encoder
 from bertvision.errors import UserError
+from bertvision.options import WINDOWS
 from bertvision.recipe import Recipe
 from bertvision.types import Examples, Windows
 
-CHUNK = 4096  # texts tokenised at a time: the tokenizer's objects take kilobytes each
-BATCH = 1000  # texts tokenised at a time: the tokenizer's objects take far more memory than the tokens
+CHUNK = 2**20  # characters tokenised at a time: the tokenizer's objects take far more memory than the tokens
+ROW = 64  # characters that an object without any counts for
+WIDE = 16  # characters per token that are tokenised at first if the rest is truncated anyway
+MOST_WINDOWS = 8  # of a text; those of a longer one are spread over it
 WORTH_KEEPING = 4000  # examples from which on windows are cached on disk
 CONTEXT_SHARE = 4  # the context gets at least one in this many tokens of a window, however long the question
 VERSION = 2  # of the cache
@@ -68,33 +74,113 @@ def tokenise(encoder: Encoder, examples: Examples, recipe: Recipe, split_context
         windows, cut = labelled(windows, examples)
         return Encoded(windows, None, cut)
     if examples.second_texts is None:
-        return Encoded(_tokenised(encoder, [examples.texts], limit))
+        if recipe.long == WINDOWS:
+            return Encoded(_in_windows(encoder.tokenizer, examples.texts, limit, recipe.stride))
+        return Encoded(_tokenised(encoder.tokenizer, [examples.texts], limit))
     columns = [examples.texts, examples.second_texts]
-    first, second = (_tokenised(encoder, [texts], limit) for texts in columns)
-    return Encoded(_tokenised(encoder, columns, limit), (first, second))
+    first, second = (_tokenised(encoder.tokenizer, [texts], limit) for texts in columns)
+    return Encoded(_tokenised(encoder.tokenizer, columns, limit), (first, second))
 
 
-def _tokenised(encoder: Encoder, columns: list[list[str]], limit: int) -> Windows:
+class _Flat:
+    """Windows under construction, in arrays that grow in place: memory is that of the tokens and little more."""
+
+    def __init__(self) -> None:
+        self.tokens, self.types, self.segments = array("i"), array("b"), array("b")
+        self.offsets, self.examples, self.truncated = array("q", [0]), array("q"), 0
+
+    def add(self, row: int, tokens: Sequence[int], types: Sequence[int], segments: Sequence[int]) -> None:
+        self.tokens.extend(tokens)
+        self.types.extend(types)
+        self.segments.extend(segments)
+        self.offsets.append(len(self.tokens))
+        self.examples.append(row)
+
+    def windows(self) -> Windows:
+        tokens, types, segments, offsets, examples = (
+            np.frombuffer(values, dtype)
+            for values, dtype in (
+                (self.tokens, np.int32), (self.types, np.int8), (self.segments, np.int8),
+                (self.offsets, np.int64), (self.examples, np.int64),
+            )
+        )  # fmt: skip
+        return Windows(tokens, types, segments, offsets, self.truncated, examples)
+
+
+def _tokenised(tokenizer: Any, columns: list[list[str]], limit: int) -> Windows:
     """Texts that are too long are truncated, the longer text of a pair first, and counted."""
-    count, cut = len(columns[0]), 0
-    lengths: list[int] = []
-    chunks: list[np.ndarray] = []  # (3, tokens) each
-    for first in range(0, count, CHUNK):
-        texts = [column[first : first + CHUNK] for column in columns]
-        made = encoder.tokenizer(*texts, truncation="longest_first", max_length=limit, padding=False, verbose=False)
-        cut += sum(bool(encoding.overflowing) for encoding in made.encodings)
-        lengths += [len(encoding.ids) for encoding in made.encodings]
-        chunks.append(np.concatenate([_rows(encoding) for encoding in made.encodings], 1))
-    encoder.tokenizer.backend_tokenizer.no_truncation()  # which would be saved with the tokenizer
-    tokens, types, segments = np.concatenate(chunks, 1)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return Windows(tokens, types.astype(np.int8), segments.astype(np.int8), offsets, cut, np.arange(count))
+    flat = _Flat()
+    for row, encoding in enumerate(_truncated(tokenizer, columns, limit)):
+        flat.truncated += bool(encoding.overflowing)
+        segments = [0 if text is None else text + 1 for text in encoding.sequence_ids]
+        flat.add(row, encoding.ids, encoding.type_ids, segments)
+    tokenizer.backend_tokenizer.no_truncation()  # which would be saved with the tokenizer
+    return flat.windows()
 
 
-def _rows(encoding: Any) -> np.ndarray:
-    """Tokens, token types and segments."""
-    segments = [0 if text is None else text + 1 for text in encoding.sequence_ids]
-    return np.array([encoding.ids, encoding.type_ids, segments], dtype=np.int32)
+def _truncated(tokenizer: Any, columns: list[list[str]], limit: int) -> Iterator[Any]:
+    """Encodings of at most `limit` tokens. Of a single text that is far longer, the beginning is tokenised; all of it
+    if that has too few tokens. (How a pair is truncated depends on the lengths of both.)"""
+    options = {"truncation": "longest_first", "max_length": limit, "padding": False, "verbose": False}
+    for texts in _chunks(*columns):
+        shown = texts if len(texts) > 1 else [[_beginning(text, WIDE * limit) for text in texts[0]]]
+        for i, encoding in enumerate(tokenizer(*shown, **options).encodings):
+            if len(shown[0][i]) < len(texts[0][i]) and not encoding.overflowing:
+                encoding = tokenizer(texts[0][i], **options).encodings[0]
+            yield encoding
+
+
+def _beginning(text: str, most: int) -> str:
+    """About `most` characters, up to a space: what follows does not change the tokens before it."""
+    space = re.compile(r"\s").search(text, most) if len(text) > most else None
+    return text if space is None else text[: space.start()]
+
+
+def _chunks(*columns: Sequence[str]) -> Iterator[list[list[str]]]:
+    """Consecutive rows of the columns, as many as have CHUNK characters together."""
+    first, size = 0, 0
+    for row, texts in enumerate(zip(*columns, strict=True)):
+        here = ROW + sum(map(len, texts))
+        if first < row and size + here > CHUNK:
+            yield [list(column[first:row]) for column in columns]
+            first, size = row, 0
+        size += here
+    yield [list(column[first:]) for column in columns]
+
+
+def _in_windows(tokenizer: Any, texts: list[str], limit: int, stride: int) -> Windows:
+    """Texts as windows of at most `limit` tokens, overlapping by at least `stride` (or a quarter of a window).
+
+    Windows of a text are of equal length and spread evenly. A text is truncated if MOST_WINDOWS leave gaps.
+    """
+    made = tokenizer("a").encodings[0]
+    first, count = made.sequence_ids.index(0), made.sequence_ids.count(0)
+    room = limit - (len(made.ids) - count)
+    if room < 1:
+        raise UserError(f"--max-length {limit} leaves no room for a text.")
+    before, after = slice(None, first), slice(first + count, None)
+    flat, step = _Flat(), room - min(stride, room // 4)
+    rows = (tokens for (chunk,) in _chunks(texts) for tokens in _plain(tokenizer, chunk))
+    for row, encoding in enumerate(rows):
+        tokens = encoding.ids
+        spare = max(0, len(tokens) - room)
+        starts = np.linspace(0, spare, 1 + min(MOST_WINDOWS - 1, -(-spare // step))).astype(int)
+        flat.truncated += bool(np.diff(starts).max(initial=0) > room)
+        for start in starts:
+            inside = tokens[start : start + room]
+            flat.add(
+                row,
+                made.ids[before] + inside + made.ids[after],
+                made.type_ids[before] + [made.type_ids[first]] * len(inside) + made.type_ids[after],
+                [0] * first + [1] * len(inside) + [0] * (len(made.ids) - first - count),
+            )
+    return flat.windows()
+
+
+def _plain(tokenizer: Any, texts: list[str]) -> list[Any]:
+    """Encodings without special tokens, of any length."""
+    found: list[Any] = tokenizer(texts, add_special_tokens=False, verbose=False).encodings
+    return found
 
 
 def windowed(tokenizer: Any, examples: Examples, limit: int, stride: int) -> Windows:
@@ -166,9 +252,8 @@ def _frame(tokenizer: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[int
 
 def _with_places(tokenizer: Any, texts: Sequence[str]) -> Iterable[tuple[np.ndarray, np.ndarray]]:
     """(tokens, characters) of each text, without special tokens."""
-    for i in range(0, len(texts), BATCH):
-        made = tokenizer(list(texts[i : i + BATCH]), add_special_tokens=False, verbose=False)
-        for text, encoding in zip(texts[i : i + BATCH], made.encodings, strict=True):
+    for (some,) in _chunks(texts):
+        for text, encoding in zip(some, _plain(tokenizer, some), strict=True):
             places = np.array(encoding.offsets, np.int32).reshape(-1, 2)
             for i, (start, end) in enumerate(encoding.offsets):
                 if start < end and text[start].isspace():  # SentencePiece tokens include the space before the word

@@ -92,7 +92,7 @@ def train(
 @app.command()
 @taking_options(
     *("task", "data", "train", "dev", "text", "text_pair", "label", "kind", "backbone", "heads", "polish", "pairs"),
-    *("max_length", "stride", "limit"),
+    *("max_length", "long", "stride", "limit"),
 )
 def plan(
     layers: Annotated[

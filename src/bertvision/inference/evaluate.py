@@ -123,7 +123,7 @@ def evaluate_on_store(reference: str | Path, store: Store, *, force: bool = Fals
     majority = ensembles.pop(MAJORITY, None)
     for split, said in outputs.items():
         if majority is not None:
-            said[MAJORITY] = constant(majority, len(setting.windows[split]))
+            said[MAJORITY] = constant(majority, len(setting.parts[split]))
         for name, ensemble in ensembles.items():
             if set(ensemble.weights) <= set(said):
                 said[name] = combined(ensemble, said, record.kind)

@@ -77,13 +77,20 @@ def extract(source: str, request: Request, options: StoreOptions, progress: Prog
     _check_limits(request, options.split)
     Place(options.out)  # refuses what cannot be reached, before any work
     encoder, request, origin = source_of(source, request)
-    setting = prepare(replace(request, heads="none"), progress, encoder=encoder)
+    setting = prepare(replace(request, heads="none", folds="0"), progress, encoder=encoder)
     # A single text, or a question, has no second one to be read by itself.
     separate = request.pairs == SEPARATE and setting.encoded[TRAIN].alone is not None
     setting = replace(setting, recipe=replace(setting.recipe, pairs=SEPARATE if separate else JOINT))
     splits = splits_of(setting, options.split)
     for split in splits if origin.record is not None else ():
         assert origin.record is not None
+        if origin.record.recipe.folds != "0" and split in (TRAIN, HELD_OUT):
+            if origin.mark == "0":
+                continue  # its encoder has seen no row
+            raise UserError(
+                f"'{source}' was cross-fitted: its encoder has seen every training row, so none can be held out here."
+                " Use --split dev, or fit it with --folds 0."
+            )
         if setting.parts[split].digest() != origin.record.data[split].sha256:
             raise UserError(
                 f"The {split.replace('_', '-')} rows are not those of '{source}': rows it was fine-tuned on must not be"

@@ -16,7 +16,6 @@ from bertvision.inference.answer import Outputs, Target, answer
 from bertvision.inference.evaluate import Evaluation, evaluate
 from bertvision.inference.select import combined, constant
 from bertvision.kinds import RAW_THRESHOLD
-from bertvision.kinds.labels import per_example
 from bertvision.kinds.spans import ALTERNATIVES, decode, n_best
 from bertvision.metrics.glue import decide
 from bertvision.progress import Progress
@@ -179,10 +178,7 @@ class Model:
 
     def outputs(self, examples: Examples) -> Outputs:
         """Predictions (N, C) per example of every loaded model, of kind class or score."""
-        parts = [
-            {name: per_example(values, found.encoded.together) for name, values in found.outputs.items()}
-            for found in self._parts(examples)
-        ]
+        parts = [found.outputs for found in self._parts(examples)]
         return {name: np.concatenate([part[name] for part in parts]) for name in self.models}
 
     def _parts(self, examples: Examples) -> Iterator["_Part"]:
@@ -202,7 +198,7 @@ class Model:
         return tokenise(self.encoder, examples, self.recipe, self.record.windowed)
 
     def outputs_of(self, encoded: Encoded, tick: Tick = nothing) -> Outputs:
-        """Predictions of every loaded model, for every window or token."""
+        """Predictions of every loaded model, for every example or token."""
         shape, store, answers = self.record.shape, self.record.store, Outputs()
         # The heads of a run from a store count the layers that the store has.
         reads = Reads(shape.paired, shape.span, tuple(store.layers) if store is not None else None)
@@ -213,7 +209,7 @@ class Model:
                 steps = clean_pass(self.encoder, encoded, reads, way=way)
                 answers |= answer(steps, encoded.together, heads, self.target, tick)
         if self.majority is not None:
-            answers[MAJORITY] = constant(self.majority, len(encoded))
+            answers[MAJORITY] = constant(self.majority, int(encoded.together.examples[-1]) + 1)
         return {name: combined(model, answers, self.kind) for name, model in self.models.items()}
 
 

@@ -34,10 +34,10 @@ class LeftOut:
 
     def save(self, folder: Path) -> None:
         flat = {
-            BETWEEN.join((str(number), way, name)): np.ascontiguousarray(values)
+            BETWEEN.join((str(number), way, f"{place:06}", name)): np.ascontiguousarray(values)
             for number, ways in enumerate(self.marks)
             for way, outputs in ways.items()
-            for name, values in outputs.items()
+            for place, (name, values) in enumerate(outputs.items())
         }
         folder.mkdir(exist_ok=True)
         save_file(flat, folder / f"{FILE}.tmp")
@@ -49,8 +49,8 @@ class LeftOut:
         if not (folder / FILE).exists():
             return None
         found: dict[int, dict[str, Outputs]] = {}
-        for key, values in load_file(folder / FILE).items():
-            number, way, name = key.split(BETWEEN)
+        for key, values in sorted(load_file(folder / FILE).items()):  # the order of models breaks ties
+            number, way, _, name = key.split(BETWEEN)
             found.setdefault(int(number), {}).setdefault(way, {})[name] = values
         return cls([found[number] for number in sorted(found)])
 

@@ -25,7 +25,7 @@ class Said:
     """What models said that read pairs in one way: the heads, and the outputs of all by split."""
 
     heads: dict[str, Head] = field(default_factory=dict)
-    outputs: dict[str, Outputs] = field(default_factory=dict)  # split -> model -> (W, C)
+    outputs: dict[str, Outputs] = field(default_factory=dict)  # split -> model -> (N, C)
 
 
 @dataclass
@@ -108,7 +108,7 @@ def _with_majority(setting: Setting, settled: Settled) -> dict[str, Ensemble]:
         return {}
     found = majority(setting.judges[HELD_OUT], setting.dataset.outputs)
     for split, outputs in settled.outputs.items():
-        outputs[MAJORITY] = constant(found, len(setting.windows[split]))
+        outputs[MAJORITY] = constant(found, len(setting.parts[split]))
     return {MAJORITY: found}
 
 
@@ -190,7 +190,7 @@ def _answer(setting: Prepared, way: str, heads: dict[str, Head], mark: str, made
     made.said[way] = found
 
 
-def _better(setting: Prepared, name: str, found: Outputs, rivals: Outputs) -> bool:
+def _better(setting: Setting, name: str, found: Outputs, rivals: Outputs) -> bool:
     judge = setting.judges[HELD_OUT]
     if name not in rivals:
         return True
