@@ -112,4 +112,6 @@ class Evidence:
         """A target as users write it."""
         if self.kind == "span":
             return "answerable" if target else "unanswerable"
-        return self.labels[int(target)] if self.kind == "class" else f"{float(target):g}"
+        if self.kind == "score":
+            return f"{float(target):g}"
+        return self.labels[int(target)] if target < len(self.labels) else "a class that train lacks"

@@ -194,8 +194,9 @@ def plan(request: Request, machine: Machine, progress: Progress) -> Plan:
     return Plan([estimate.row() for estimate in found], best.mode, why)
 
 
-def measure(setting: Prepared, heads: dict[str, Head], way: str, folder: Path) -> Rates:
-    """A few batches of the encoder and of the heads (copies of them), and a small file."""
+def measure(setting: Prepared, heads: dict[str, Head], way: str, folder: Path | None) -> Rates:
+    """A few batches of the encoder and of the heads (copies of them), and a small file in `folder`, if a store is an
+    option."""
     encoded, device = setting.encoded[TRAIN], setting.encoder.device
     trained = {name: deepcopy(head) for name, head in heads.items() if head.trained}
     trainer = HeadTrainer(trained, setting.dataset.kind, lr=0.0, seed=setting.recipe.seed)
@@ -219,15 +220,15 @@ def measure(setting: Prepared, heads: dict[str, Head], way: str, folder: Path) -
     tokens = sum(int(encoded.together.lengths[step.rows].sum()) for step, _, _ in counted)
     done = replace(work_of(setting, heads, way), windows=windows, tokens=tokens)
     sample = seen[-1][0].states.layers.transpose(1, 2).flatten(0, 1)[:2048].cpu()
-    read, write = _disk(folder)
+    read, write = (0.0, 0.0) if folder is None else _disk(folder)
     return Rates(
         flops=done.flops() / max(sum(forward for _, forward, _ in counted), 1e-9),
         heads=windows / max(sum(learning for _, _, learning in counted), 1e-9),
         read=read,
         write=write,
-        decode={mode: _decoding(sample, mode) for mode in ("fp16", "int8")},
+        decode={mode: _decoding(sample, mode) for mode in ("fp16", "int8") if folder is not None},
         memory=psutil.virtual_memory().available,
-        disk=psutil.disk_usage(str(folder)).free,
+        disk=0 if folder is None else psutil.disk_usage(str(folder)).free,
     )
 
 
