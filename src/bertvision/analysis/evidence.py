@@ -50,8 +50,12 @@ class Evidence:
         file = self._file(name)
         if not file.exists():
             rows = compute()
-            file.parent.mkdir(exist_ok=True)
-            write_json(file, rows)
+            try:
+                file.parent.mkdir(exist_ok=True)
+                write_json(file, rows)
+            except OSError as error:  # a read-only run, or a full disk
+                self.progress.say(f"'{file}' cannot be written: {error.strerror}. The next analysis computes it again.")
+                return rows
         return read_json(file)
 
     def has(self, name: str) -> bool:

@@ -17,12 +17,13 @@ from bertvision.types import Examples
 
 TOKEN = re.compile(r"\w+|[^\w\s]")
 WORDS, CHARACTERS = "words", "characters"  # sorts of features of a text
-SHARED, FIRST, SECOND = "shared", "first", "second"  # of a pair: words of both texts, or of only one
+# Of a pair: words of both texts, of one of them, and of which one.
+SHARED, DIFFERENT, FIRST, SECOND = PAIRED = ("shared", "different", "first", "second")
 OVERLAP = "overlap"  # of a pair: how much the texts have in common, in a few numbers
 LENGTHS = range(2, 6)  # characters of an n-gram
 MOST_FEATURES = 50_000  # of each sort
-FREQUENT = 500  # rows: with as many, what occurs in a single one is left out
-WEIGHT = 0.3  # of the numbers in `overlap`, beside rows of length 1
+FREQUENT = 500  # rows: with as many, pairs of words count too, and what occurs in a single row does not
+WEIGHT = 0.6  # of the numbers in `overlap`, beside rows of length 1
 
 Found = dict[str, list[str]]  # sort -> features of one example
 Vocabularies = dict[str, dict[str, int]]  # sort -> feature -> column
@@ -42,8 +43,7 @@ class Features:
     def fit(cls, examples: Examples, limit: int) -> tuple["Features", sparse.csr_matrix]:
         """The features of these examples, and their rows."""
         counts, vocabularies = _counts(examples, limit, None)
-        least = 1 if len(examples) < FREQUENT else 2
-        kept = {sort: _kept(found, vocabularies[sort], least) for sort, found in counts.items()}
+        kept = {sort: _kept(found, vocabularies[sort], sort) for sort, found in counts.items()}
         counts = {sort: found[:, kept[sort]] for sort, found in counts.items()}
         for sort, columns in kept.items():
             names = list(vocabularies[sort])
@@ -76,7 +76,7 @@ class Features:
         """(N, numbers)"""
         assert examples.second_texts is not None
         rarity: Counter[str] = Counter()
-        for sort in (SHARED, FIRST, SECOND):  # a word may be in several of them
+        for sort in PAIRED:  # a word may be in several of them
             for word, column in self.vocabularies[sort].items():
                 rarity[word] = max(rarity[word], self.idf[sort][column])
         unknown = max(rarity.values(), default=1.0)
@@ -97,7 +97,8 @@ def _of_text(text: str, _: str) -> Found:
 
 def _of_pair(text: str, other: str) -> Found:
     first, second = set(tokens(text)), set(tokens(other))
-    return {SHARED: sorted(first & second), FIRST: sorted(first - second), SECOND: sorted(second - first)}
+    alone = sorted(first - second), sorted(second - first)
+    return {SHARED: sorted(first & second), DIFFERENT: sum(alone, []), FIRST: alone[0], SECOND: alone[1]}
 
 
 def _counts(
@@ -107,7 +108,7 @@ def _counts(
     paired = examples.second_texts is not None
     others: Sequence[str] = examples.second_texts if examples.second_texts is not None else [""] * len(examples)
     find: Callable[[str, str], Found] = _of_pair if paired else _of_text
-    sorts = (SHARED, FIRST, SECOND) if paired else (WORDS, CHARACTERS)
+    sorts = PAIRED if paired else (WORDS, CHARACTERS)
     vocabularies: Vocabularies = {sort: {} for sort in sorts} if known is None else dict(known)
     grown = [sort for sort in sorts if known is None or sort == CHARACTERS]
     written: dict[str, int] = {}  # words as they are written, of which character n-grams are taken
@@ -152,11 +153,14 @@ def _grams(word: str) -> list[str]:
     return found
 
 
-def _kept(counts: sparse.csr_matrix, vocabulary: dict[str, int], least: int) -> np.ndarray:
-    """Columns of the most frequent features that are in at least so many rows, in alphabetical order."""
+def _kept(counts: sparse.csr_matrix, vocabulary: dict[str, int], sort: str) -> np.ndarray:
+    """Columns of the most frequent features, in alphabetical order."""
     rows, total = np.bincount(counts.indices, minlength=counts.shape[1]), np.asarray(counts.sum(0)).ravel()
     names = np.array(list(vocabulary), dtype=object)
-    common = np.flatnonzero(rows >= least)
+    if counts.shape[0] < FREQUENT:
+        common = np.array([i for i, name in enumerate(vocabulary) if sort != WORDS or " " not in name], dtype=np.int64)
+    else:
+        common = np.flatnonzero(rows >= 2)
     order = common[np.argsort(-total[common], kind="stable")][:MOST_FEATURES]
     return order[np.argsort(names[order], kind="stable")] if len(order) else order
 
@@ -187,11 +191,15 @@ def _overlap(text: str, other: str, rarity: Counter[str], unknown: float) -> lis
     grams = [{gram for word in words for gram in _grams(word)} for words in (a, b)]
     numbers = [{word for word in words if word[0].isdigit()} for words in (a, b)]
     sizes, rare = (len(first), len(second)), (weight(a - b), weight(b - a))
-    return [
+    shares = [
         *_shares(len(a & b), len(a), len(b)),
         *_shares(weight(a & b), weight(a), weight(b)),
         *_shares(len(pairs[0] & pairs[1]), len(pairs[0]), len(pairs[1])),
         *_shares(len(grams[0] & grams[1]), len(grams[0]), len(grams[1])),
+    ]
+    return [
+        *shares,
+        *(share**2 for share in shares),
         len(numbers[0] ^ numbers[1]) / (len(numbers[0] | numbers[1]) + 1),
         (sizes[0] - sizes[1]) / (sum(sizes) + 1),
         abs(sizes[0] - sizes[1]) / (sum(sizes) + 1),

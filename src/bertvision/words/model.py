@@ -17,7 +17,7 @@ MOST_ROWS, MOST_WORK = 20_000, 1_000_000  # rows to fit, and rows times classes
 MOST_CHARACTERS = 5_000_000  # of all rows together
 LONGEST, SHORTEST = 20_000, 250  # characters of a text: longer ones are cut, to fewer if there are many
 CHOOSING = 1000  # rows that choose the strength
-FEW = 500  # rows: with fewer, classes are fitted by ridge regression
+FEW = 400  # rows: with fewer, classes are fitted by ridge regression
 CHUNK = 2048  # examples answered at a time
 TIMED = 100  # rows that are timed to predict the seconds of a fit
 SOLVING = 0.05  # seconds of solving per class and row, in those of reading a row
@@ -100,7 +100,7 @@ def fit_words(examples: Examples, kind: str, outputs: int, seed: int = 0) -> Wor
     classes, numbers = np.unique(targets, return_inverse=True)
     if len(classes) == 1:
         linear = Linear(np.zeros((rows.shape[1], 1), np.float32), np.zeros(1), 0.0)
-    elif len(examples) < FEW:
+    elif len(examples) < FEW or not rows.shape[1]:
         linear = small_class_model(rows, numbers, weights, some)
     else:
         linear = class_model(rows, numbers, weights, some, folds(examples.take(some), FOLDS), seed)
