@@ -4,6 +4,7 @@ The numbers are those of scikit-learn's `TfidfVectorizer` with `sublinear_tf`. C
 they are found once for every different word, which takes a fraction of the time.
 """
 
+import itertools
 import re
 from array import array
 from collections import Counter
@@ -91,14 +92,14 @@ def tokens(text: str) -> list[str]:
 
 def _of_text(text: str, _: str) -> Found:
     words = tokens(text)
-    pairs = [f"{one} {other}" for one, other in zip(words, words[1:], strict=False)]
+    pairs = [f"{one} {other}" for one, other in itertools.pairwise(words)]
     return {WORDS: words + pairs, CHARACTERS: text.lower().split()}
 
 
 def _of_pair(text: str, other: str) -> Found:
     first, second = set(tokens(text)), set(tokens(other))
     alone = sorted(first - second), sorted(second - first)
-    return {SHARED: sorted(first & second), DIFFERENT: sum(alone, []), FIRST: alone[0], SECOND: alone[1]}
+    return {SHARED: sorted(first & second), DIFFERENT: alone[0] + alone[1], FIRST: alone[0], SECOND: alone[1]}
 
 
 def _counts(
@@ -187,7 +188,7 @@ def _overlap(text: str, other: str, rarity: Counter[str], unknown: float) -> lis
     def weight(words: set[str]) -> float:
         return sum(rarity[word] or unknown for word in words)
 
-    pairs = [set(zip(words, words[1:], strict=False)) for words in (first, second)]
+    pairs = [set(itertools.pairwise(words)) for words in (first, second)]
     grams = [{gram for word in words for gram in _grams(word)} for words in (a, b)]
     numbers = [{word for word in words if word[0].isdigit()} for words in (a, b)]
     sizes, rare = (len(first), len(second)), (weight(a - b), weight(b - a))
