@@ -248,7 +248,7 @@ def test_the_marks_of_a_run_report_on_the_same_sample_if_time_runs_out(
     first, last = run.results.marks
     size = run.record.recipe.dev_limit
     assert size is not None
-    assert 64 <= size < 150
+    assert 50 <= size < 150
     assert run.record.request.dev_limit is None
     assert any(f"scores on {size} rows of dev" in line for line in machine.said)
     again = prepare(run.record.recipe, Progress(quiet=True))
