@@ -62,7 +62,7 @@ def test_without_a_lead_heads_are_polished_in_the_end() -> None:
 
 def test_spans_are_fine_tuned_and_not_polished(tmp_path: Path) -> None:
     given = {"backbone": "tiny", "limit": 60, "dev_limit": 20, "quiet": True}
-    run = bertvision.fit("squad2-invented", budget=1, out=tmp_path / "run", **given)
+    run = bertvision.fit("squad2-invented", budget=0.25, out=tmp_path / "run", **given)
     last = run.results.last
     assert Fraction(last.mark) > 0
     assert {"encoder"} < {name for name in last.models if name in run.record.parameters}

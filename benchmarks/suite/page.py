@@ -131,6 +131,10 @@ def losses(of: Cells) -> list[str]:
         late = [f"{case(duel.cell)} ({seconds(duel.ours):.0f} s)" for duel in found if duel.verdict == LATE]
         if late:
             lines.append(f"- `--budget {minutes}`, late: {', '.join(late)}.")
+        # A run that failed leaves no row: it must not look like a case that was never asked.
+        missing = [case(cell) for cell, points in of.items() if not mine(points, minutes)]
+        if missing:
+            lines.append(f"- `--budget {minutes}`, failed or not run: {', '.join(missing)}.")
     return lines
 
 

@@ -42,7 +42,7 @@ class Request:
     task: str = option("table", MAIN, "A GLUE task, `squad2`, `demo`, or `table` for your own file. `bertvision ls tasks` lists all.")
     train: str | None = option(None, MAIN, "File to train on. Task `table`: CSV, TSV, JSONL or Parquet; `squad2`: SQuAD JSON.")
     data: str | None = option(None, MAIN, "Folder with the task's files, or the folder above it. Default: download from the Hugging Face hub.")
-    budget: float | None = option(None, MAIN, "Minutes the whole run may take. Sets --epochs (at most 3) and --marks and, if time is very short, --pairs and --limit. Checked again half-way through training.")
+    budget: float | None = option(None, MAIN, "Minutes the whole run may take, from start to end. Sets --epochs (at most 3; for few examples up to 10) and --marks and, if time is very short, --pairs, --folds, --limit and --dev-limit. Speed is watched all the time.")
     backbone: str = option("minilm-l6", MAIN, "The encoder: a name from `bertvision ls backbones`, a Hugging Face hub name or a folder.")
     out: str | None = option(None, MAIN, "Run directory to create. Default: runs/TASK-BACKBONE (`train`: runs/TASK-STORE), numbered if taken.")
 

@@ -31,7 +31,7 @@ from bertvision.training.planner import measure, work_of
 from bertvision.training.reported import least_share
 from bertvision.types import HELD_OUT, TRAIN
 
-JUDGING, EXIT, SAVED = 1.0, 2.0, 5e8  # seconds to score a mark and to end the process; bytes saved in a second
+JUDGING, EXIT, SAVED = 1.0, 1.0, 5e8  # seconds to score a mark and to end the process; bytes saved in a second
 MOST_STRETCHED = 4.0  # times as long as on an idle machine: what takes longer waits for a disk, or is a wrong measure
 MOST, LEAST = Fraction(3), Fraction(1, 20)  # epochs: more brings little, less is noise (docs/lab-notes)
 STEPS, HIGHEST = 300, Fraction(10)  # few examples get so many steps, but at most so many epochs
@@ -39,12 +39,12 @@ HUNDREDTH = Fraction(1, 100)
 WORTH = Fraction(1, 2)  # epochs with a lead: fewer leave it below its start
 BACKWARD = 2.0  # fine-tuning takes at least this many times as long as reading; if not even that fits, skip the trial
 LOOK = 0.55  # largest share of the time that heads at mark 0 may take
-AGAIN = 0.5  # a second preparation takes this share of the first
+AGAIN = 0.15  # a second preparation takes this share of the first, in which libraries and weights are loaded
 FEW = 500  # examples that decide which way to read pairs is better
-FEWEST_SHARE, FEWEST = 0.05, 100  # of the examples, whichever is less: on fewer, heads learn too little
+FEWEST_SHARE, FEWEST = 0.05, 50  # of the examples, whichever is less: on fewer, heads learn too little
 DEV = 1 / 3  # share of the time for dev answers where there is too little for all of them
 TRIALS, TRIAL_SHARE = 8, 0.02  # least steps to measure, and the share of the budget if that is more
-FEWEST_TRIALS, LONGEST_TRIAL = 3, 0.06  # on a slow machine, fewer steps: this share of the budget is the most
+FEWEST_TRIALS, LONGEST_TRIAL = 3, 0.04  # on a slow machine, fewer steps in this share of the budget
 
 
 class MarkSeconds(NamedTuple):
@@ -141,13 +141,14 @@ def within(setting: Prepared, clock: Clock, also: float = 0.0) -> tuple[Prepared
         way = better_way(setting, list(measured.mark))
         recipe, measured = replace(recipe, pairs=way), replace(measured, mark={way: measured.mark[way]})
         chosen = within_time(recipe, rest(), measured)
-    if chosen.limit != recipe.limit:  # which is prepared once more, with libraries and weights loaded already
+    if chosen.limit != recipe.limit:  # which are prepared once more
         left = rest() - AGAIN * preparing
         chosen = within_time(recipe, left, measured)
-        assert chosen.limit is not None
-        if chosen.limit < min(FEWEST_SHARE * measured.rows, FEWEST):
-            raise _too_short(budget, left, measured)
-        share = chosen.limit / measured.rows
+        if _fewer(chosen) < (fewest := math.ceil(min(FEWEST_SHARE * measured.rows, FEWEST))):
+            if _fewer(within_time(recipe, left + (RESERVE + LATEST) * 60 * budget, measured)) < fewest:
+                raise _too_short(budget, left, measured)
+            chosen = replace(chosen, limit=fewest)
+        share = _fewer(chosen) / measured.rows
         measured = measured.times(share, share, measured.dev_seconds(left) / (measured.ways.dev or 1.0))
     setting.progress.say(_summary(setting, chosen, measured))
     tuned_by = rest() + clock.elapsed() - _closing(chosen, Fraction(chosen.epochs), measured)
@@ -156,6 +157,11 @@ def within(setting: Prepared, clock: Clock, also: float = 0.0) -> tuple[Prepared
         again = prepare(chosen, setting.progress, encoder=setting.encoder, dataset=setting.dataset)
         return replace(again, request=setting.request), plan
     return replace(setting, recipe=chosen), plan
+
+
+def _fewer(chosen: Recipe) -> int:
+    assert chosen.limit is not None
+    return chosen.limit
 
 
 def _stretch(wall: float, processor: float) -> float:
@@ -364,7 +370,8 @@ def mark_seconds(setting: Prepared, solving: Solving) -> dict[str, MarkSeconds]:
     found = {}
     for way in marks.ways_of(setting) or [JOINT]:
         heads = build(setting.names, setting.shape, setting.recipe.seed, setting.encoder.device)
-        rates = measure(setting, heads, way, None)  # a busy disk can take minutes for a small file
+        # No file is written: that can take minutes on a busy disk.
+        rates = measure(setting, heads, way, None, LONGEST_TRIAL * 60 * (setting.recipe.budget or 1))
         work = work_of(setting, heads, way)
         tokens = {split: len(part.together.tokens) for split, part in setting.encoded.items()}
         forward = work.flops() / rates.flops

@@ -20,6 +20,7 @@ RESERVE = 0.04  # share of the budget kept back
 LATEST = 0.04  # share of the budget by which a run may be late, before it reports on fewer rows
 WINDOWS = (3.0, 15.0)  # seconds over which speed is averaged; the slower average counts, as speed may drop again
 CHANGE, SOON, LATER = 1.4, 5.0, 20.0  # a change of pace that counts, and seconds between looks at the machine
+FLOOR = 0.8  # of the pace: where one estimate was too high, the next may be too low
 SLACK = 1.3  # states and heads may take this many times their share, since later work can take less
 STATES, HEADS, ANSWERS, LEAD, TUNE, RECORD, CLOSING = "states heads answers lead tune record closing".split()
 
@@ -109,7 +110,7 @@ class Watch:
 
     @property
     def pace(self) -> float:
-        return max(pace.value() for pace in self.paces)
+        return max(FLOOR, *(pace.value() for pace in self.paces))
 
     def adapt(self) -> None:
         """If the pace has changed, or while others use the machine, see from time to time what they leave."""
