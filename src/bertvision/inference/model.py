@@ -1,7 +1,8 @@
 """What a user keeps: a model loaded from a run directory, which answers new texts."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from bertvision.kinds import RAW_THRESHOLD
 from bertvision.kinds.spans import ALTERNATIVES, decode, n_best
 from bertvision.metrics.glue import decide
 from bertvision.progress import Progress
-from bertvision.records import ENCODER, MAJORITY, Ensemble, RunRecord
+from bertvision.records import ENCODER, MAJORITY, WORDS, Ensemble, RunRecord
 from bertvision.registry import unknown
-from bertvision.runs.checkpoints import load_ensembles, load_heads
+from bertvision.runs.checkpoints import load_ensembles, load_heads, load_words
 from bertvision.runs.directory import Run, open_run
 from bertvision.states.passes import Reads, Tick, clean_pass, default_device, nothing
 from bertvision.tasks import tasks
@@ -61,12 +62,17 @@ class Model:
         self.thresholds = found.null_thresholds
         self.recipe, self.kind = self.record.recipe, self.record.kind
         self.target = Target(self.kind, self.record.scale, self.record.shape)
-        self.encoder = _encoder(self.run, self.record, self.mark)
         self.members = {member for ensemble in self.models.values() for member in ensemble.weights}
-        self.heads, self.ways = load_heads(folder, self.record.shape, sorted(self.members - {ENCODER, MAJORITY}))
-        for module in (self.encoder, *self.heads.values()):
-            module.to(default_device()).eval()
+        self.reading = self.members - {WORDS, MAJORITY}  # hidden states
+        self.words = load_words(self.run) if WORDS in self.members else None
+        self.heads, self.ways = load_heads(folder, self.record.shape, sorted(self.reading - {ENCODER}))
+        for head in (self.heads | ({ENCODER: self.encoder} if self.reading else {})).values():
+            head.to(default_device()).eval()
         self.progress = Progress(quiet=True)
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        return _encoder(self.run, self.record, self.mark)
 
     def __repr__(self) -> str:
         return f"Model('{self.run.path}@{self.mark}', '{self.name}')"
@@ -143,7 +149,8 @@ class Model:
         if (second_texts is not None) != self.paired:
             wanted = "two texts per example" if self.paired else "one text per example"
             raise UserError(f"The run '{self.run.path}' was trained on {wanted}.")
-        first, second = _listed(texts), None if second_texts is None else _listed(second_texts)
+        first = _listed("texts", texts)
+        second = None if second_texts is None else _listed("second_texts", second_texts)
         if second is not None and len(first) != len(second):
             raise UserError(f"{len(first)} first texts but {len(second)} second texts.")
         return Examples(first, second, None)
@@ -177,6 +184,8 @@ class Model:
 
     def outputs(self, examples: Examples) -> Outputs:
         """Predictions (N, C) per example of every loaded model, of kind class or score."""
+        if not self.reading:
+            return self._combined({}, examples)
         parts = [found.outputs for found in self._parts(examples)]
         return {name: np.concatenate([part[name] for part in parts]) for name in self.models}
 
@@ -187,7 +196,7 @@ class Model:
             for first in range(0, len(examples), CHUNK):
                 part = examples.take(range(first, min(first + CHUNK, len(examples))))
                 encoded = self.tokenised(part)
-                yield _Part(part, encoded, self.outputs_of(encoded))
+                yield _Part(part, encoded, self.outputs_of(encoded, part))
                 cut += encoded.together.truncated
                 bar.tick(len(part))
         if cut:
@@ -196,7 +205,7 @@ class Model:
     def tokenised(self, examples: Examples) -> Encoded:
         return tokenise(self.encoder, examples, self.recipe, self.record.windowed)
 
-    def outputs_of(self, encoded: Encoded, tick: Tick = nothing) -> Outputs:
+    def outputs_of(self, encoded: Encoded, examples: Examples, tick: Tick = nothing) -> Outputs:
         """Predictions of every loaded model, for every example or token."""
         shape, store, answers = self.record.shape, self.record.store, Outputs()
         # The heads of a run from a store count the layers that the store has.
@@ -207,8 +216,14 @@ class Model:
             if heads or (way == JOINT and ENCODER in self.members):
                 steps = clean_pass(self.encoder, encoded, reads, way=way)
                 answers |= answer(steps, encoded.together, heads, self.target, tick)
+        return self._combined(answers, examples)
+
+    def _combined(self, answers: Outputs, examples: Examples) -> Outputs:
+        """Every loaded model, from what encoder and heads say and from models that need no states."""
+        if self.words is not None:
+            answers[WORDS] = self.words.outputs(examples)
         if self.majority is not None:
-            answers[MAJORITY] = constant(self.majority, int(encoded.together.examples[-1]) + 1)
+            answers[MAJORITY] = constant(self.majority, len(examples))
         return {name: combined(model, answers, self.kind) for name, model in self.models.items()}
 
 
@@ -219,8 +234,18 @@ class _Part:
     outputs: Outputs
 
 
-def _listed(texts: Texts) -> list[str]:
-    return [whole(text) for text in ([texts] if isinstance(texts, str) else texts)]
+def _listed(name: str, texts: Texts) -> list[str]:
+    """A text, or any sequence of them: a list, array, series, column or generator."""
+    if hasattr(type(texts), "columns") or isinstance(texts, (bytes, Mapping)) or not isinstance(texts, Iterable):
+        raise UserError(f"{name} must be a text or a sequence of texts, such as a column; got {type(texts).__name__}.")
+    # Arrays and series as Python values: those of a pyarrow array, for one, are not strings.
+    method = next((method for method in ("to_pylist", "tolist") if hasattr(texts, method)), None)
+    values = getattr(texts, method)() if method else texts
+    found = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
+    for row, value in enumerate(found, 1):
+        if not isinstance(value, str):
+            raise UserError(f"{name}, row {row}: {value!r} is not a text.")
+    return [whole(str(value)) for value in found]
 
 
 def encoder_folder(run: Run, record: RunRecord, mark: str) -> str:
@@ -239,7 +264,8 @@ def _encoder(run: Run, record: RunRecord, mark: str) -> Encoder:
     where, shape, store = encoder_folder(run, record, mark), record.shape, record.store
     # The output layer of a backbone that was not fine-tuned here is new, as it was when its states were stored.
     new = store is not None and store.source["mark"] is None
-    encoder = encoders.load(where, shape.outputs, 0, span=shape.span, pooled=None if new else shape.pooled)
+    seed = store.source.get("seed", 0) if store is not None else 0
+    encoder = encoders.load(where, shape.outputs, seed, span=shape.span, pooled=None if new else shape.pooled)
     if store is not None and weights_digest(encoder) != store.source["weights_sha256"]:
         raise UserError(f"'{where}' is no longer the encoder on whose states '{run.path}' was trained.")
     return encoder
@@ -250,6 +276,8 @@ def predict_file(model: Model, path: Path, **options: Any) -> tuple[Examples, li
     if path.suffix == ".txt" and not model.paired:
         lines = read_text(path).replace("\r\n", "\n").split("\n")  # `splitlines` would also split at U+2028
         examples = Examples([line for line in lines if line.strip()], None, None)
+        if blank := sum(not line.strip() for line in lines[: len(lines) - (not lines[-1])]):
+            model.progress.say(f"'{path}': {blank} blank lines were left out")
     else:
         roles = {**model.record.roles, "label": None}
         examples = tasks[model.recipe.task].read(path, roles, model.record.labels)
