@@ -2,7 +2,7 @@
 
 Dimensions everywhere: B batch, L layers (layer 0 is the embedding output), T tokens (or pooled views), D features,
 C outputs (classes, 1 for a score, 2 for a span's start and end), N examples, W windows (pieces of examples that
-fit the encoder; one per example except for questions on long contexts).
+fit the encoder; one per example except for questions on long contexts and, if asked for, for long texts).
 """
 
 import hashlib
