@@ -16,6 +16,7 @@ from bertvision.analysis import Table, analyses, probe
 from bertvision.analysis.answers import answer_type, question_word
 from bertvision.analysis.conduct import analyse
 from bertvision.analysis.depth import smallest
+from bertvision.analysis.evidence import Evidence
 from bertvision.errors import UserError
 from bertvision.formats import grid
 from bertvision.kinds import Predictions
@@ -102,6 +103,17 @@ def test_overlap_confusion_and_disagreement_count_what_was_planted(run: Run, tmp
     rows_ = one(made, "breakdown")[0].rows
     for part in ("is ", "words"):  # each example is in one group of a kind
         assert sum(row["examples"] for row in rows_ if part in row["group"]) == 40
+
+
+def test_a_run_that_cannot_be_written_is_analysed_all_the_same(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(path: Path, value: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("bertvision.analysis.evidence.write_json", closed)
+    assert Evidence(run.path).kept("nothing-yet", lambda: [{"layer": 1}]) == [{"layer": 1}]
+    assert not Evidence(run.path).has("nothing-yet")
 
 
 def test_a_confusion_table_has_a_column_for_every_class() -> None:

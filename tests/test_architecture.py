@@ -13,7 +13,8 @@ ORDER = """
 errors locks types registry progress randomness interrupts options recipe
 metrics: __init__ glue squad intervals
 kinds: __init__ labels spans
-tasks: __init__ reading sampling table memory glue squad invented demo
+tasks: __init__ reading sampling weights coverage table memory glue squad invented demo
+words: __init__ features linear model
 backbones: __init__ encoder tokenise digest packaged tiny
 stores: __init__ codec place format writer reader convert
 states: __init__ hidden batches passes sources
@@ -22,7 +23,8 @@ records formats
 runs: __init__ predictions directory checkpoints card
 prepare
 inference: __init__ answer select official evaluate model shards extract
-training: __init__ stacking head_trainer lead loop planner polish marks cross_fit budget provenance stored fit
+training: __init__ stacking head_trainer lead deadline threads loop planner reported polish marks cross_fit budget
+training: provenance stored fit
 league
 analysis: __init__ evidence errors answers calibration curves probe layers depth transfer conduct
 cutting
@@ -34,7 +36,8 @@ __init__ __main__
 UPWARDS = {("runs.directory", "inference.model")}  # Run.model: a convenience for users
 OWNERS = {
     "transformers": ("backbones",), "accelerate": ("training",), "rich": ("show",), "typer": ("cli",),
-    "datasets": ("tasks",), "sklearn": ("metrics", "heads", "analysis"), "scipy": ("metrics", "heads"),
+    "datasets": ("tasks",), "sklearn": ("metrics", "heads", "words", "analysis"),
+    "scipy": ("metrics", "heads", "words"),
     "tqdm": ("progress",), "plotly": ("reports",), "jinja2": ("reports",), "huggingface_hub": ("runs",),
     "matplotlib": (),
 }  # fmt: skip

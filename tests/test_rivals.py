@@ -170,7 +170,7 @@ def test_what_is_done_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Monke
     """A stand-in for the child process, which fails once: its job, and no other, is run by the second call."""
     calls: list[str] = []
 
-    def child(key: runs.Key, data: str, patience: float) -> tuple[list[dict[str, Any]], int, str]:
+    def child(key: runs.Key, data: str, patience: float, module: str) -> tuple[list[dict[str, Any]], int, str]:
         calls.append(key.contestant)
         if calls == ["ours"]:
             return [], 0, "out of memory"

@@ -15,6 +15,7 @@ from conftest import Command, tiny_fit
 
 import bertvision
 from bertvision import locks
+from bertvision.backbones.encoder import Encoder
 from bertvision.errors import UserError
 from bertvision.locks import lock
 from bertvision.runs import directory as runs
@@ -26,6 +27,10 @@ WRITTEN = rf"is being written by another process \(pid {os.getpid()}, started \d
 
 def left_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.fixture(autouse=True)
@@ -165,10 +170,7 @@ def test_a_finished_and_a_failed_run_leave_no_lock(command: Command, table: Path
 def test_a_run_that_fails_before_it_can_be_resumed_leaves_nothing(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Run, "write", full)
+    monkeypatch.setattr(Run, "write", no_room)
     with pytest.raises(UserError, match="disk is full"):
         tiny_fit(table, tmp_path / "run")
     assert left_in(tmp_path) == ["reviews.csv"]
@@ -191,10 +193,17 @@ with runs.start(Path({str(tmp_path / "run")!r}), False) as run:
     assert left_in(tmp_path / "run.partial") == ["run.json"]
 
 
-def test_two_cuts_of_one_run_do_not_disturb_each_other(table: Path, tmp_path: Path) -> None:
+def test_two_cuts_of_one_run_do_not_disturb_each_other(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tiny_fit(table, tmp_path / "run", heads="last-layer", epochs=0)
     with lock(run.path / "cuts.lock", run.path), pytest.raises(UserError, match=rf"cuts' {WRITTEN}\. Wait for it\."):
         bertvision.cut(run, 1, quiet=True)
+    with monkeypatch.context() as full:
+        full.setattr(Encoder, "save", no_room)
+        with pytest.raises(UserError, match="disk is full"):
+            bertvision.cut(run, 1, quiet=True)
+    assert not (run.path / "cuts").exists()
     assert bertvision.cut(run, 1, quiet=True).record.cut is not None
     assert not list(tmp_path.rglob("*.lock"))
     assert not (run.path / "cuts").exists()

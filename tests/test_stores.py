@@ -382,6 +382,24 @@ def test_names_in_a_store_do_not_lead_out_of_its_folder(table: Path, tmp_path: P
         next(bertvision.open_store(out).batches(4))
 
 
+def test_a_damaged_manifest_is_said(table: Path, tmp_path: Path) -> None:
+    extracted(table, tmp_path / "store")
+    file = tmp_path / "store" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    short = {name: value for name, value in manifest["header"].items() if name != "features"}
+    entries = {name: {"bytes": 1} for name in manifest["files"]}
+    for damaged in (
+        [],
+        {},
+        {"header": manifest["header"]},
+        manifest | {"header": short},
+        manifest | {"files": entries},
+    ):
+        file.write_text(json.dumps(damaged))
+        with pytest.raises(UserError, match=r"manifest\.json' is not the manifest of a store, or is damaged"):
+            bertvision.open_store(tmp_path / "store")
+
+
 def test_a_limit_on_examples_that_are_not_stored_is_refused(command: Command, table: Path, tmp_path: Path) -> None:
     for split, given, meant in (("dev", "--limit", "--dev-limit"), ("train", "--dev-limit", "--limit")):
         call = ("extract", "tiny", table, "--split", split, given, 20, "--out", tmp_path / "store")

@@ -1,6 +1,6 @@
 """The Python front door: what `import bertvision` offers, with typed arguments and docstrings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -20,7 +20,18 @@ from bertvision.tasks.reading import named, read_columns
 Paths = str | Path
 # The options of a request that `extract` and `train` use.
 EXTRACTING = (*DECIDING, "data", "train", "dev", "seed")
-TRAINING = ("heads", "head_lr", "answer_length", "null_threshold", "null_share", "decoding", "seed", "out")
+TRAINING = (
+    "heads",
+    "head_lr",
+    "metric",
+    "answer_length",
+    "null_threshold",
+    "null_share",
+    "decoding",
+    "seed",
+    "words",
+    "out",
+)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -37,6 +48,7 @@ class Options(TypedDict, total=False):
     text_pair: str | None
     label: str | None
     kind: str | None
+    weight: str | None
     strict: bool
     limit: int | None
     dev_limit: int | None
@@ -52,6 +64,7 @@ class Options(TypedDict, total=False):
     polish: int | None
     polish_until: str | float | None
     pairs: str
+    words: bool
     mode: str
     epochs: str | float
     marks: str | Sequence[str | float] | None
@@ -59,9 +72,11 @@ class Options(TypedDict, total=False):
     accumulate: int
     schedule: str
     warmup: float
+    class_weight: str | Mapping[str, float] | None
     clip: float
     seed: int
     folds: str | int | None
+    metric: str | None
     answer_length: int
     null_threshold: float | None
     null_share: float
@@ -247,7 +262,7 @@ def open_store(store: Paths) -> Store:
 def train(
     store: Paths, *, epochs: int | None = None, polish: int | None = None, quiet: bool = False, **options: Any
 ) -> Run:
-    """Train heads on a store: no encoder runs and no text is read.
+    """Train heads on a store: no encoder runs. Texts, if they are at hand, are read for the model `words` only.
 
     Args:
         store: The store.

@@ -61,8 +61,6 @@ def cut(
 def _fitted(evidence: Evidence, depth: int, path: Path, begun: bool, heads: str | None, epochs: str) -> Run:
     """A run on the shorter encoder, which is in a folder of the old run meanwhile."""
     old, record, folder = evidence.run, evidence.run.record, evidence.run.path / "cuts" / str(depth)
-    with disk_errors("then try again."):
-        _save(evidence, depth, folder)
     given = record.request.heads if old.results.at(evidence.mark).best_head else "default"
     request = replace(
         record.request, backbone=str(folder), out=str(path), heads=heads or given, epochs=epochs, marks=None,
@@ -71,10 +69,12 @@ def _fitted(evidence: Evidence, depth: int, path: Path, begun: bool, heads: str 
         polish=record.request.polish or None,  # 0 would leave new heads untrained where there is no fine-tuning
     )  # fmt: skip
     try:
+        with disk_errors("then try again."):
+            _save(evidence, depth, folder)
         run = fit(request, resume=begun, progress=evidence.progress)
     except UserError:
         if not partial_of(path).exists():  # refused, not interrupted: there is nothing to resume
-            shutil.rmtree(folder.parent)
+            shutil.rmtree(folder.parent, ignore_errors=True)
         raise
     shutil.rmtree(folder.parent)
     return run

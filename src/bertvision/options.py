@@ -4,6 +4,8 @@ A `Request` is what the user asked for: what is None is left open. `recipe.resol
 every value is decided.
 """
 
+import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
 from typing import Any
@@ -40,7 +42,7 @@ class Request:
     task: str = option("table", MAIN, "A GLUE task, `squad2`, `demo`, or `table` for your own file. `bertvision ls tasks` lists all.")
     train: str | None = option(None, MAIN, "File to train on. Task `table`: CSV, TSV, JSONL or Parquet; `squad2`: SQuAD JSON.")
     data: str | None = option(None, MAIN, "Folder with the task's files, or the folder above it. Default: download from the Hugging Face hub.")
-    budget: float | None = option(None, MAIN, "Minutes the whole run may take. Sets --epochs (at most 3) and --marks and, if time is very short, --pairs and --limit. Checked again half-way through training.")
+    budget: float | None = option(None, MAIN, "Minutes the whole run may take, from start to end. Sets --epochs (at most 3; for few examples up to 10) and --marks and, if time is very short, --pairs, --folds, --limit and --dev-limit. Speed is watched all the time.")
     backbone: str = option("minilm-l6", MAIN, "The encoder: a name from `bertvision ls backbones`, a Hugging Face hub name or a folder.")
     out: str | None = option(None, MAIN, "Run directory to create. Default: runs/TASK-BACKBONE (`train`: runs/TASK-STORE), numbered if taken.")
 
@@ -49,6 +51,7 @@ class Request:
     text_pair: str | None = option(None, DATA, "Task `table`: the column with the second text of a pair.")
     label: str | None = option(None, DATA, "Task `table`: the label column. Default: `label`, `score`, `target` or `class`.")
     kind: str | None = option(None, DATA, "Task `table`: `class` or `score`. Default: inferred from the label column and printed.")
+    weight: str | None = option(None, DATA, "Task `table`: a column with the weight of each row in training. Scores do not use it.")
     strict: bool = option(False, DATA, "SQuAD tasks: stop at an answer that is not at its stated offset. Default: use the nearest occurrence (or drop the training question) and print how many.")
     limit: int | None = option(None, DATA, "Train on a fixed, stratified sample of this many examples (taken before holding out).")
     dev_limit: int | None = option(None, DATA, "Report on a fixed, stratified sample of this many dev examples.")
@@ -66,6 +69,7 @@ class Request:
     polish: int | None = option(None, HEADS, "Extra epochs of head training on the frozen encoder at each mark; 0 disables it. Default: 8, spans 2.")
     polish_until: str | None = option(None, HEADS, "Polish only at marks up to this many epochs, or `all`. Default: 3/10 with a --lead, 0 for spans with a --budget, else (and if --polish is given) all.")
     pairs: str = option("auto", HEADS, "How polished heads read text pairs: `joint`, `separate` (each text alone) or `auto`: per head, whichever is better on held-out data (`extract` and `plan`: joint).")
+    words: bool = option(True, HEADS, "Classes and scores: also fit a linear model on counted words (TF-IDF), which takes seconds, as the model `words`.")
     mode: str = option("auto", HEADS, "Where polished heads get hidden states: `memory`, `stored` (a temporary store on disk), `recompute` (run the encoder again each epoch) or `auto`: the fastest that fits, by a short measurement.")
 
     epochs: str = option("1", TRAINING, "How long to fine-tune the encoder. Fractions such as 3/10 are allowed; 0 trains heads only.")
@@ -74,10 +78,12 @@ class Request:
     accumulate: int = option(1, TRAINING, "Batches per optimiser step.")
     schedule: str = option("linear", TRAINING, "Learning rate after warm-up: `linear` decay to zero, or `constant`.")
     warmup: float = option(0.1, TRAINING, "Share of all steps over which the learning rate rises from zero.")
+    class_weight: str | None = option(None, TRAINING, "Weights of the classes in training: `balanced` (all classes count alike) or JSON such as '{\"spam\": 3}' (other classes: 1). Scores do not use them.")
     clip: float = option(1.0, TRAINING, "Maximum gradient norm of the encoder; 0 disables clipping.")
     seed: int = option(0, TRAINING, "Random seed of output layer, dropout, heads and batch order. It never changes which rows are held out.")
 
     folds: str | None = option(None, SELECTION, "Choose by cross-fitting: everything is trained once per fold, judged on the rows left out, and trained on all rows in the end. `2/5`: only two of five folds. 0: choose on a tenth of the rows instead. Default: 5 for fewer than 1,000 training examples (classes and scores), else 0.")
+    metric: str | None = option(None, SELECTION, "What models are chosen by. Classes: `accuracy`, `f1` (of the second of two classes; of more classes the mean), `macro-f1`, `balanced-accuracy`, `matthews`. Scores: `pearson`, `spearman`, `r2`. Default: the task's first metric; tables accuracy or pearson.")
     answer_length: int = option(30, SELECTION, "Task `squad2`: maximum tokens of an answer.")
     null_threshold: float | None = option(None, SELECTION, "Task `squad2`: answer nothing if the probability of no answer is above this. Default: tuned on held-out data, per model.")
     null_share: float = option(0.5, SELECTION, "Task `squad2`: expected share of unanswerable questions in use. Thresholds and models are chosen for it (SQuAD 2.0 has a third in train, half in dev).")
@@ -122,7 +128,9 @@ class Request:
         for name, value in given.items():
             if name not in known:
                 raise unknown("option", name, list(known))
-            if value is not None and known[name].type in ("str", "str | None", str, str | None):
+            if isinstance(value, Mapping):
+                given[name] = json.dumps(value)
+            elif value is not None and known[name].type in ("str", "str | None", str, str | None):
                 given[name] = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
         return cls(**given)
 
@@ -164,8 +172,8 @@ def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
         raise UserError(f"{name} must be one of {', '.join(allowed)}; got '{value}'.")
 
 
-def flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def flag(name: str, on: bool = True) -> str:
+    return ("--" if on else "--no-") + name.replace("_", "-")
 
 
 def differences(old: Request, new: Request, *, ignoring: tuple[str, ...] = ("out",)) -> list[str]:

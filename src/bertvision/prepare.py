@@ -20,14 +20,18 @@ from bertvision.heads import heads
 from bertvision.heads.base import Shape
 from bertvision.heads.variants import expand, parse
 from bertvision.kinds import Judge, Kind, Scale, kinds
+from bertvision.metrics.intervals import FITTING
 from bertvision.options import CUT, OWN, WINDOWS, Request, folds_of
 from bertvision.progress import Progress
 from bertvision.recipe import Facts, Recipe, resolve
 from bertvision.states.passes import Reads
 from bertvision.stores.reader import Store
+from bertvision.tasks import coverage
 from bertvision.tasks import load as load_task
 from bertvision.tasks.sampling import folds, hold_out, ranks, sample
+from bertvision.tasks.weights import weighted
 from bertvision.types import HELD_OUT, TRAIN, Answer, Dataset, Examples, Questions, Windows
+from bertvision.words.model import Words, fit_words
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,20 @@ class Prepared(Setting):
 
     encoder: Encoder
     encoded: dict[str, Encoded]
+    words: Words | None = None
+
+    def with_words(self) -> "Prepared":
+        """With a linear model on the words of the training examples, if it is asked for and not there yet."""
+        if self.shape.span or not self.recipe.words or self.words is not None:
+            return self
+        words = fit_words(self.parts[TRAIN], self.dataset.kind, self.dataset.outputs, self.recipe.seed)
+        return replace(self, words=words)
+
+    @cached_property
+    def words_outputs(self) -> dict[str, np.ndarray]:
+        """split -> what `words` says of the splits that are scored."""
+        words = self.words
+        return {} if words is None else {name: words.outputs(self.parts[name]) for name in self.evaluated}
 
     def train_targets(self) -> Tensor:
         """As they are learned, per window: class indices, scores of mean 0 and deviation 1, or first and last token."""
@@ -106,7 +124,7 @@ def prepare(
     request: Request, progress: Progress, *, encoder: Encoder | None = None, dataset: Dataset | None = None
 ) -> Prepared:
     """Load and tokenise. `encoder` and `dataset` replace those that the request names, if they are loaded already."""
-    dataset = dataset or load_task(request)
+    dataset = chosen_by(request.metric, dataset or load_task(request))
     parts = parts_of(dataset, request)
     span, windowed = dataset.kind == "span", dataset.train.questions is not None
     if windowed and request.pairs == SEPARATE:
@@ -123,7 +141,8 @@ def prepare(
         parts = parts_of(dataset, recipe)
     encoder.freeze(recipe.freeze)
     sizes = {name: len(part) for name, part in parts.items()}
-    for note in (*dataset.notes, _summary(dataset.task, sizes, names, recipe.folds)):
+    summary = _summary(dataset.task, sizes, names, recipe.folds)
+    for note in (*dataset.notes, *coverage.notes(dataset.labels, parts), summary):
         progress.say(note)
     encoded = {name: tokenise(encoder, part, recipe, windowed) for name, part in parts.items()}
     for name, found in encoded.items():
@@ -167,6 +186,17 @@ def _lengths(found: Encoded, examples: int, limit: int, windowed: bool) -> Itera
         yield f"{found.cut_answers} answers begin or end inside a token; the whole token is used"
 
 
+def chosen_by(metric: str | None, dataset: Dataset) -> Dataset:
+    """The dataset with this metric, which every choice goes by, before its others."""
+    if metric is None:
+        return dataset
+    if metric not in FITTING[dataset.kind]:
+        raise UserError(
+            f"--metric for kind {dataset.kind} must be one of {', '.join(FITTING[dataset.kind])}; got '{metric}'."
+        )
+    return replace(dataset, metrics=(metric, *(other for other in dataset.metrics if other != metric)))
+
+
 def parts_of(dataset: Dataset, request: Request) -> dict[str, Examples]:
     """train, held_out and the dev splits, after --limit and --dev-limit. The seed plays no part."""
     train = dataset.train
@@ -179,6 +209,7 @@ def parts_of(dataset: Dataset, request: Request) -> dict[str, Examples]:
         rest, held = hold_out(train)
     if dataset.kind != "span" and train.targets is not None and len(np.unique(train.targets[rest])) < 2:
         raise UserError(f"All {len(rest)} training examples have the same answer: there is nothing to learn.")
+    train = weighted(train, rest, dataset.labels, request.class_weight)
     parts = {TRAIN: train.take(rest), HELD_OUT: train.take(held)}
     for name, dev in dataset.dev.items():
         limit = request.dev_limit
@@ -200,6 +231,7 @@ def prepare_store(store: Store, request: Request, progress: Progress) -> Setting
     splits = [name for name in header.data if name != TRAIN]
     labels, metrics, nothing = tuple(task["labels"]), tuple(task["metrics"]), Examples([], None, None)
     dataset = Dataset(task["name"], task["kind"], labels, metrics, nothing, {}, task["roles"])
+    dataset = chosen_by(request.metric, dataset)
     progress.say(_summary(f"{dataset.task}, from {store.place}", sizes, names))
     parts = {split: _stored_examples(store, split) for split in splits}
     windows = {split: _stored_windows(store, split) for split in splits}

@@ -109,6 +109,7 @@ def migrated(kept: dict[str, Any]) -> Recipe:
     value of the old behaviour."""
     past: dict[str, Any] = {
         "folds": "0",
+        "words": False,
         "lead": OWN,
         "dropout": True,
         "freeze": "none",

@@ -5,7 +5,7 @@ from typing import Any
 
 from bertvision.analysis import Table, register
 from bertvision.analysis.evidence import Evidence
-from bertvision.records import ENCODER, ModelName
+from bertvision.records import ENCODER, WORDS, ModelName
 
 
 @register("curve", "score of encoder, best head and ensembles over epochs of fine-tuning")
@@ -55,7 +55,7 @@ def cost(evidence: Evidence) -> list[Table]:
                 "peak_memory_bytes": spent.peak_memory_bytes,
                 "disk_bytes": spent.disk_bytes,
                 "encoder_parameters": counts.get(ENCODER),
-                "head_parameters": sum(count for name, count in counts.items() if name != ENCODER),
+                "head_parameters": sum(count for name, count in counts.items() if name not in (ENCODER, WORDS)),
             }
         )
     parts = [

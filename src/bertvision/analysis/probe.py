@@ -30,7 +30,7 @@ def probe(evidence: Evidence, heads: Sequence[str]) -> dict[str, list[dict[str, 
     with tempfile.TemporaryDirectory(dir=evidence.run.path, prefix="probe-") as folder:
         request = replace(
             record.request, backbone=evidence.encoder_folder, heads=",".join(heads), epochs="0", marks="0",
-            budget=None, limit=record.recipe.limit, polish=None, pairs=way, out=f"{folder}/run",
+            budget=None, limit=record.recipe.limit, polish=None, pairs=way, words=False, out=f"{folder}/run",
         )  # fmt: skip
         try:
             found = fit(request, progress=evidence.progress).results.marks[0]

@@ -78,7 +78,7 @@ class Encoder(nn.Module):
 
     def batch(self, windows: Windows, rows: np.ndarray) -> Batch:
         """Pad the given windows to the longest among them."""
-        lengths = windows.lengths[rows]
+        lengths = windows.offsets[rows + 1] - windows.offsets[rows]
         mask = np.arange(lengths.max())[None] < lengths[:, None]
         parts = {}
         for name, flat, filler in (

@@ -67,7 +67,9 @@ def extract(
 
 
 @app.command()
-@taking_options("heads", "head_lr", "answer_length", "null_threshold", "null_share", "decoding", "seed", "out")
+@taking_options(
+    "heads", "head_lr", "metric", "answer_length", "null_threshold", "null_share", "decoding", "seed", "words", "out"
+)
 def train(
     store: StoreArgument,
     polish: Annotated[
@@ -77,7 +79,8 @@ def train(
     debug: Debug = False,
     **options: Any,
 ) -> None:
-    """Train heads on a store: no encoder runs and no text is read. Leaves a run like `fit`.
+    """Train heads on a store: no encoder runs. Leaves a run like `fit`. Texts, if they are at hand, are read for the
+    model `words` only.
 
     Example: `bertvision train stores/sts-b --heads paper,ours --out runs/zoo`
     """

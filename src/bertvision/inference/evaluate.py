@@ -13,7 +13,7 @@ from bertvision.kinds import RAW_THRESHOLD, kinds
 from bertvision.metrics.intervals import compare as paired_difference
 from bertvision.prepare import Setting, parts_of, prepare_store
 from bertvision.progress import Progress
-from bertvision.records import MAJORITY, RunRecord, Scores, plain_scores
+from bertvision.records import MAJORITY, WORDS, Ensemble, RunRecord, Scores, plain_scores
 from bertvision.runs.checkpoints import load_ensembles, load_heads
 from bertvision.runs.directory import open_run
 from bertvision.states.hidden import DERIVED_VIEWS
@@ -21,6 +21,7 @@ from bertvision.states.sources import Stored
 from bertvision.stores.reader import Store
 from bertvision.tasks import load as load_task
 from bertvision.tasks import tasks
+from bertvision.tasks.coverage import lacking
 from bertvision.types import HELD_OUT, TRAIN, Examples
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def evaluate(
     if (given or out) and not model.target.shape.span:
         raise UserError(f"--out and decoding options are for spans; '{model.run.path}' answers with a {model.kind}.")
     parts = _dev_parts(model, data, dev)
+    for note in lacking(model.record.labels, parts):
+        model.progress.say(note)
     recipe, folder = replace(model.recipe, **given), Path(out) if out else model.run.path / "official"
     if model.target.shape.span:
         try:
@@ -86,7 +89,7 @@ def evaluate(
         encoded = model.tokenised(examples)
         judge = kinds[model.kind].judge(examples, encoded.together, recipe)
         with model.progress.bar(f"answers ({split})", len(encoded)) as bar:
-            outputs = model.outputs_of(encoded, bar.tick)
+            outputs = model.outputs_of(encoded, examples, bar.tick)
         if encoded.together.truncated:
             model.progress.say(f"{encoded.together.truncated} of {len(examples)} examples were truncated")
         limits = {name: model.thresholds.get(name) if fixed is None else fixed for name in outputs}
@@ -127,6 +130,8 @@ def evaluate_on_store(reference: str | Path, store: Store, *, force: bool = Fals
         for name, ensemble in ensembles.items():
             if set(ensemble.weights) <= set(said):
                 said[name] = combined(ensemble, said, record.kind)
+    if WORDS in found.models:
+        _say_without_words(ensembles, found.selected, progress)
     place, at = str(store.place), store.header.source["mark"]
     result = Evaluation(str(run.path), mark, setting.dataset.task, setting.metric, found.selected)
     result = replace(result, store=place, store_mark=at, forced=strange)
@@ -145,6 +150,13 @@ def evaluate_on_store(reference: str | Path, store: Store, *, force: bool = Fals
         record.forced.append({"store": place, "although": strange})
         run.write(record)
     return result
+
+
+def _say_without_words(ensembles: dict[str, Ensemble], selected: str, progress: Progress) -> None:
+    out = [WORDS, *(name for name, one in ensembles.items() if WORDS in one.weights)]
+    progress.say(f"skipped, as the store has no texts: {', '.join(out)}")
+    if selected in out:
+        progress.say(f"The selected model, {selected}, is one of them: `evaluate` without --store scores it.")
 
 
 def stored_outputs(setting: Setting, store: Store, heads: dict[str, Head]) -> dict[str, Outputs]:

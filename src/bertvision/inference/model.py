@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,9 @@ from bertvision.kinds import RAW_THRESHOLD
 from bertvision.kinds.spans import ALTERNATIVES, decode, n_best
 from bertvision.metrics.glue import decide
 from bertvision.progress import Progress
-from bertvision.records import ENCODER, MAJORITY, Ensemble, RunRecord
+from bertvision.records import ENCODER, MAJORITY, WORDS, Ensemble, RunRecord
 from bertvision.registry import unknown
-from bertvision.runs.checkpoints import load_ensembles, load_heads
+from bertvision.runs.checkpoints import load_ensembles, load_heads, load_words
 from bertvision.runs.directory import Run, open_run
 from bertvision.states.passes import Reads, Tick, clean_pass, default_device, nothing
 from bertvision.tasks import tasks
@@ -61,12 +62,17 @@ class Model:
         self.thresholds = found.null_thresholds
         self.recipe, self.kind = self.record.recipe, self.record.kind
         self.target = Target(self.kind, self.record.scale, self.record.shape)
-        self.encoder = _encoder(self.run, self.record, self.mark)
         self.members = {member for ensemble in self.models.values() for member in ensemble.weights}
-        self.heads, self.ways = load_heads(folder, self.record.shape, sorted(self.members - {ENCODER, MAJORITY}))
-        for module in (self.encoder, *self.heads.values()):
-            module.to(default_device()).eval()
+        self.reading = self.members - {WORDS, MAJORITY}  # hidden states
+        self.words = load_words(self.run) if WORDS in self.members else None
+        self.heads, self.ways = load_heads(folder, self.record.shape, sorted(self.reading - {ENCODER}))
+        for head in (self.heads | ({ENCODER: self.encoder} if self.reading else {})).values():
+            head.to(default_device()).eval()
         self.progress = Progress(quiet=True)
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        return _encoder(self.run, self.record, self.mark)
 
     def __repr__(self) -> str:
         return f"Model('{self.run.path}@{self.mark}', '{self.name}')"
@@ -178,6 +184,8 @@ class Model:
 
     def outputs(self, examples: Examples) -> Outputs:
         """Predictions (N, C) per example of every loaded model, of kind class or score."""
+        if not self.reading:
+            return self._combined({}, examples)
         parts = [found.outputs for found in self._parts(examples)]
         return {name: np.concatenate([part[name] for part in parts]) for name in self.models}
 
@@ -188,7 +196,7 @@ class Model:
             for first in range(0, len(examples), CHUNK):
                 part = examples.take(range(first, min(first + CHUNK, len(examples))))
                 encoded = self.tokenised(part)
-                yield _Part(part, encoded, self.outputs_of(encoded))
+                yield _Part(part, encoded, self.outputs_of(encoded, part))
                 cut += encoded.together.truncated
                 bar.tick(len(part))
         if cut:
@@ -197,7 +205,7 @@ class Model:
     def tokenised(self, examples: Examples) -> Encoded:
         return tokenise(self.encoder, examples, self.recipe, self.record.windowed)
 
-    def outputs_of(self, encoded: Encoded, tick: Tick = nothing) -> Outputs:
+    def outputs_of(self, encoded: Encoded, examples: Examples, tick: Tick = nothing) -> Outputs:
         """Predictions of every loaded model, for every example or token."""
         shape, store, answers = self.record.shape, self.record.store, Outputs()
         # The heads of a run from a store count the layers that the store has.
@@ -208,8 +216,14 @@ class Model:
             if heads or (way == JOINT and ENCODER in self.members):
                 steps = clean_pass(self.encoder, encoded, reads, way=way)
                 answers |= answer(steps, encoded.together, heads, self.target, tick)
+        return self._combined(answers, examples)
+
+    def _combined(self, answers: Outputs, examples: Examples) -> Outputs:
+        """Every loaded model, from what encoder and heads say and from models that need no states."""
+        if self.words is not None:
+            answers[WORDS] = self.words.outputs(examples)
         if self.majority is not None:
-            answers[MAJORITY] = constant(self.majority, int(encoded.together.examples[-1]) + 1)
+            answers[MAJORITY] = constant(self.majority, len(examples))
         return {name: combined(model, answers, self.kind) for name, model in self.models.items()}
 
 

@@ -27,7 +27,8 @@ class LabelJudge:
 
     def loss(self, outputs: np.ndarray) -> float:
         if self.kind == "class":
-            return -float(np.log(np.clip(outputs[np.arange(len(outputs)), self.targets], 1e-9, None)).mean())
+            known = np.flatnonzero(self.targets < outputs.shape[1])  # no model knows the classes that train lacks
+            return -float(np.log(np.clip(outputs[known, self.targets[known]], 1e-9, None)).sum()) / max(1, len(known))
         return float(((outputs[:, 0] - self.targets) ** 2).mean())
 
 

@@ -137,7 +137,7 @@ def _league(found: list[Finding]) -> list[Item]:
         rows.append({"model": row["model"], **where, **scores, **cost, "front": row["front"]})
     here = "" if several else f"{after(found[0].mark).capitalize()}."
     note = f"{here} ◆: no model with as few parameters scores higher. Ensembles have no parameters and are not listed."
-    ranking = Table(f"Encoder and heads by held-out {metric}", note.strip(), rows)
+    ranking = Table(f"Single models by held-out {metric}", note.strip(), rows)
     drawn = Table(f"Held-out {metric} against parameters", "", rows)
     return [ranking, Plot("league", [], [drawn])] if rows else []
 
@@ -168,5 +168,5 @@ def spelled_out(recipe: Recipe) -> str:
     for name, value in recipe.as_dict().items():
         if name in ("task", "out", "budget") or value is None or value == usual[name]:
             continue
-        words += [flag(name)] if value is True else [flag(name), str(value)]
+        words += [flag(name, value)] if isinstance(value, bool) else [flag(name), str(value)]
     return shlex.join(words)

@@ -12,7 +12,7 @@ from bertvision.analysis.evidence import Evidence
 from bertvision.errors import UserError
 from bertvision.formats import listed
 from bertvision.metrics.intervals import Score, compare
-from bertvision.records import ENCODER, ModelName
+from bertvision.records import ENCODER, MAJORITY, WORDS, ModelName
 from bertvision.runs.checkpoints import load_ensembles
 from bertvision.types import HELD_OUT
 
@@ -84,7 +84,7 @@ class Finding:
                 members = list(load_ensembles(self.evidence.run.mark_folder(self.mark))[self.model].weights)
             except (UserError, LookupError):  # the checkpoint was removed to save space
                 return []
-        sizes = [self.record.size(name) for name in members if name != ENCODER]
+        sizes = [self.record.size(name) for name in members if name not in (ENCODER, WORDS, MAJORITY)]
         known = [count for count in sizes if count is not None]
         return known if len(known) == len(sizes) else []
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from bertvision.formats import bars, duration, markdown_table, size, spaced
 from bertvision.options import WINDOWS
-from bertvision.records import ENCODER, GREEDY, MATCHED, MarkRecord, ModelName, Results, RunRecord
+from bertvision.records import ENCODER, GREEDY, MATCHED, WORDS, MarkRecord, ModelName, Results, RunRecord
 from bertvision.runs.directory import Run
 
 PIPELINES = {"class": "text-classification", "score": "sentence-similarity", "span": "question-answering"}
@@ -61,6 +61,7 @@ def _about(record: RunRecord, results: Results, path: Path) -> str:
     layers = f", its first {record.cut.layers} layers" if record.cut else ""
     tuned = f"fine-tuned for {mark} epochs" if mark != "0" else "not fine-tuned"
     heads = ", with small heads on the hidden states of every layer" if results.shipped.best_head else ""
+    heads += " and a linear model on its words" if WORDS in results.shipped.models else ""
     texts = '["..."], ["..."]' if record.shape.paired else '["..."]'
     blocks = [
         f"# {results.task} with {Path(origin).name}: {model}",
@@ -77,7 +78,7 @@ def _about(record: RunRecord, results: Results, path: Path) -> str:
 
 
 def _scores(record: RunRecord, mark: MarkRecord) -> list[str]:
-    shown = [model for model in dict.fromkeys([mark.selected, mark.best_head, ENCODER]) if model in mark.models]
+    shown = [model for model in dict.fromkeys([mark.selected, mark.best_head, ENCODER, WORDS]) if model in mark.models]
     if not record.encoder_answered:
         shown.remove(ENCODER)
     splits = mark.dev_splits or [mark.split]
@@ -92,7 +93,8 @@ def _scores(record: RunRecord, mark: MarkRecord) -> list[str]:
 
 
 def _cost(record: RunRecord, mark: MarkRecord) -> list[str]:
-    lines, names = [], {ENCODER: "encoder", mark.selected: "selected head", mark.best_head or "": "best head"}
+    lines, names = [], {ENCODER: "", mark.selected: "selected head", mark.best_head or "": "best head"}
+    names |= {ENCODER: "encoder", WORDS: f"model `{WORDS}`"}
     if record.costs is not None:
         costs = record.costs
         lines.append(f"{duration(mark.seconds)} up to this mark, {duration(costs.seconds)} for the whole run")

@@ -3,6 +3,7 @@
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -11,8 +12,9 @@ from bertvision.errors import UserError
 from bertvision.heads import heads as known_heads
 from bertvision.heads.base import Head, Shape
 from bertvision.heads.variants import make
-from bertvision.records import Ensemble, ModelName, read_json, write_json
+from bertvision.records import WORDS, Ensemble, ModelName, read_json, write_json
 from bertvision.runs.directory import Run, filling, newest_state, saving_state
+from bertvision.words.model import Words
 
 
 def save_mark(
@@ -55,6 +57,21 @@ def load_heads(folder: Path, shape: Shape, names: list[str]) -> tuple[dict[str, 
 def load_ensembles(folder: Path) -> dict[str, Ensemble]:
     found = {name: Ensemble(**kept) for name, kept in read_json(folder / "ensembles.json").items()}
     return {name: replace(one, constant=tuple(one.constant)) for name, one in found.items()}
+
+
+def save_words(run: Run, words: Words) -> None:
+    """Once for all marks: no fine-tuning changes it."""
+    folder = run.path / WORDS
+    if not folder.exists():
+        with filling(folder) as place:
+            words.save(place)
+
+
+def load_words(run: Run) -> Words:
+    try:
+        return Words.load(run.path / WORDS)
+    except (OSError, ValueError, LookupError, SafetensorError) as error:
+        raise UserError(f"The model `{WORDS}` of '{run.path}' cannot be read: {error}.") from None
 
 
 def save_state(run: Run, step: int, tensors: dict[str, Tensor], seconds: dict[str, float], elapsed: float) -> None:

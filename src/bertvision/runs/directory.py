@@ -6,6 +6,7 @@
     RUN/predictions/        one Parquet file per mark: every model's predictions, held-out and dev
     RUN/README.md           the model card
     RUN/analysis/           what analyses found that took minutes
+    RUN/words/              the model `words`: vocabularies (JSON) and weights (safetensors)
     RUN/marks/3-10/         checkpoint at 3/10 of an epoch: encoder/, heads.safetensors, ensembles.json
 
 A directory called RUN is whole. An unfinished one is called RUN.partial and holds state/ to go on from. While a process

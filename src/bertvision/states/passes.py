@@ -143,11 +143,19 @@ def _paired(first: HiddenStates, second: HiddenStates) -> HiddenStates:
 
 
 def collect(
-    encoder: Encoder, encoded: Encoded, reads: Reads, way: str, tick: Tick = nothing, *, folder: Path | None = None
+    encoder: Encoder,
+    encoded: Encoded,
+    reads: Reads,
+    way: str,
+    tick: Tick = nothing,
+    *,
+    batches: Iterable[np.ndarray] | None = None,
+    folder: Path | None = None,
 ) -> HiddenStates:
-    """The pooled views of all windows. If memory is too small, they are in an unnamed file in `folder` (or TMPDIR)."""
+    """The pooled views of all windows, or of those in `batches`: the others are left undefined. If memory is too small,
+    they are in an unnamed file in `folder` (or TMPDIR)."""
     whole: HiddenStates | None = None
-    for step in clean_pass(encoder, encoded, reads, way=way):
+    for step in clean_pass(encoder, encoded, reads, way=way, batches=batches):
         found = step.states
         if whole is None:
             pooled = torch.empty(len(encoded), encoder.features) if found.pooled is not None else None

@@ -10,7 +10,7 @@ from bertvision.registry import Registry
 from bertvision.types import Dataset, Examples
 
 Roles = dict[str, str | None]  # text, pair, label -> name of the column
-DATA_OPTIONS = ("data", "train", "dev", "text", "text_pair", "label", "kind")
+DATA_OPTIONS = ("data", "train", "dev", "text", "text_pair", "label", "kind", "weight")
 QUESTION_OPTIONS = ("strict", "stride", "answer_length", "null_threshold", "null_share", "decoding")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bertvision.options import Request
 from bertvision.tasks import Roles, Task, tasks
-from bertvision.tasks.reading import check_rows, find_file, read_delimited, read_hub
+from bertvision.tasks.reading import check_rows, find_file, only, read_delimited, read_hub
 from bertvision.tasks.table import from_columns, read_table
 from bertvision.types import Dataset, Examples
 
@@ -89,7 +89,8 @@ def read(row: GlueTask, path: Path, roles: Roles, labels: tuple[str, ...]) -> Ex
 
 
 def _read(row: GlueTask, path: Path, torn: list[int] | None, label: str | None) -> Examples:
-    columns = check_rows(path, read_delimited(path, row.header, torn if row.torn else None))
+    wanted = only(*row.texts, label)
+    columns = check_rows(path, read_delimited(path, row.header, torn if row.torn else None, wanted))
     return from_columns(path, columns, _roles(row.texts, label), tuple(row.labels or ()), labelled=True)
 
 

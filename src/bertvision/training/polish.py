@@ -16,12 +16,17 @@ from bertvision.heads.variants import parse
 from bertvision.inference.extract import Origin, StoreOptions, write_store
 from bertvision.prepare import Prepared
 from bertvision.recipe import Recipe
+from bertvision.states.batches import by_length
 from bertvision.states.passes import Tick, collect, nothing
 from bertvision.states.sources import Memory, Recompute, Source, Stored, collect_tokens, token_budget
 from bertvision.stores.reader import open_store
+from bertvision.tasks.sampling import ranks
+from bertvision.training.deadline import Turn
 from bertvision.training.head_trainer import HeadTrainer
 from bertvision.training.planner import choose, depth_of, estimates, measure, work_of
 from bertvision.types import TRAIN
+
+PORTIONS = 16  # of the training examples, with a budget
 
 
 @dataclass(frozen=True)
@@ -35,9 +40,12 @@ class Lesson:
     weights: Tensor | None = None  # by window, 1 on average; None: all count the same
 
 
-def polish(heads: dict[str, Head], lesson: Lesson, recipe: Recipe, tick: Tick = nothing) -> dict[str, float]:
-    """Train `heads` in place; the learning rate falls linearly to zero. All heads see the same batches. Returns the
-    seconds of solving, of training, and of waiting for states."""
+def polish(
+    heads: dict[str, Head], lesson: Lesson, recipe: Recipe, tick: Tick = nothing, turn: Turn | None = None
+) -> dict[str, float]:
+    """Train `heads` in place; the learning rate falls linearly to zero, with the steps or with the time of this
+    `turn`, whichever is further. All heads see the same batches. Returns the seconds of solving, of training, and of
+    waiting for states."""
     source = lesson.source
     before = time.perf_counter()
     _solve({label: head for label, head in heads.items() if head.solved}, lesson)
@@ -47,6 +55,8 @@ def polish(heads: dict[str, Head], lesson: Lesson, recipe: Recipe, tick: Tick = 
     if not trained:
         return seconds
     steps, done, device = source.steps(recipe.polish), 0, next(iter(heads.values())).output.weight.device
+    if turn is not None:
+        turn.restart()
     for number in range(recipe.polish):
         before = time.perf_counter()
         for step in source.epoch(number):
@@ -57,11 +67,14 @@ def polish(heads: dict[str, Head], lesson: Lesson, recipe: Recipe, tick: Tick = 
             )
             targets = lesson.targets[step.rows].to(device)
             trainer.accumulate(step.states.to(device), targets, ranks=ranks, weights=weights)
-            trainer.step(1 - done / steps)
+            passed = 0.0 if turn is None else min(turn.over(), 1.0)
+            trainer.step(1 - max(done / steps, passed))
             done += 1
             tick(1)
             seconds["train"] += time.perf_counter() - before
             before = time.perf_counter()
+            if passed == 1:
+                return seconds
     return seconds
 
 
@@ -102,19 +115,22 @@ def _shown(lesson: Lesson, share: float) -> Batches:
 class Supply:
     mode: str
     source: Source
-    rows: np.ndarray | None = None  # the training windows, if not all of them fit in memory
+    rows: np.ndarray | None = None  # the training windows, if not all of them fit in memory or in the time
 
 
 @contextmanager
-def supplied(setting: Prepared, way: str, heads: dict[str, Head], mark: str, folder: Path) -> Iterator[Supply]:
-    """States of the training examples while heads are polished on them. A temporary store is in `folder`."""
+def supplied(
+    setting: Prepared, way: str, heads: dict[str, Head], mark: str, folder: Path, turn: Turn
+) -> Iterator[Supply]:
+    """States of the training examples while heads are polished on them; of fewer, if time runs out in this `turn`. A
+    temporary store is in `folder`."""
     label = f"{mark.replace('/', '-')}-{way}-"
     mode, seed = _mode(setting, way, heads, mark, folder, label), setting.recipe.seed
     if mode == "recompute":
         depth, encoded = depth_of(setting.shape, heads), setting.encoded[TRAIN]
         yield Supply(mode, Recompute(setting.encoder, encoded, setting.reads, seed, way=way, depth=depth))
     elif mode == "memory":
-        yield _in_memory(setting, way, mark, folder)
+        yield _in_memory(setting, way, mark, folder, turn)
     else:
         options = StoreOptions(str(folder / (label + mode)), dtype=mode)
         there = replace(setting, recipe=replace(setting.recipe, pairs=way))
@@ -132,8 +148,10 @@ def _mode(setting: Prepared, way: str, heads: dict[str, Head], mark: str, folder
     if begun:
         return begun[0]  # before the run was interrupted
     frozen = recipe.freeze == "all" or recipe.fractions()[-1] == 0
-    if recipe.mode == "auto" and not frozen and _fits(setting):
-        return "memory"  # nothing to measure: states are read once, and the next mark has other states
+    # Nothing to measure: states are read once, and the next mark has other states; or time is limited, and only this
+    # way of reading them can stop at any time.
+    if recipe.mode == "auto" and (not frozen or recipe.budget is not None) and _fits(setting):
+        return "memory"
     folder.mkdir(parents=True, exist_ok=True)
     found = estimates(work_of(setting, heads, way), measure(setting, heads, way, folder))
     chosen = choose(found, recipe.mode)
@@ -146,13 +164,46 @@ def _fits(setting: Prepared) -> bool:
     return not setting.shape.span or len(setting.windows[TRAIN].tokens) <= token_budget(setting.encoder)
 
 
-def _in_memory(setting: Prepared, way: str, mark: str, folder: Path) -> Supply:
+def _in_memory(setting: Prepared, way: str, mark: str, folder: Path, turn: Turn) -> Supply:
     encoded, encoder, seed = setting.encoded[TRAIN], setting.encoder, setting.recipe.seed
     with setting.progress.bar(f"mark {mark}: states ({way})", len(encoded)) as bar:
         if not setting.shape.span:
-            states = collect(encoder, encoded, setting.reads, way, bar.tick, folder=folder)
-            return Supply("memory", Memory(states, seed))
+            batches = _Batches(setting, way, turn)
+            states = collect(encoder, encoded, setting.reads, way, bar.tick, batches=batches, folder=folder)
+            if len(rows := batches.rows) == len(encoded):
+                return Supply("memory", Memory(states, seed))
+            setting.progress.say(f"budget: in the time, states of {len(rows)} of {len(encoded)} training windows")
+            return Supply("memory", Memory(states.take(torch.from_numpy(rows)), seed), rows)
         tokens = collect_tokens(encoder, encoded, seed, bar.tick)
     if len(tokens) < len(encoded):
         setting.progress.say(f"polish: token states of {len(tokens)} of {len(encoded)} windows fit in memory")
     return Supply("memory", Memory(tokens, seed), tokens.rows)
+
+
+class _Batches:
+    """Batches of the training windows, while there is time; `rows` are the windows of those that were read.
+
+    With a budget they come in stratified portions, so that heads can learn from any beginning of them.
+    """
+
+    def __init__(self, setting: Prepared, way: str, turn: Turn) -> None:
+        self.lengths, self.turn = setting.encoded[TRAIN].lengths(way), turn
+        self.portions = np.zeros(len(self.lengths), dtype=np.int64)
+        if turn.watch.limited:
+            self.portions = (PORTIONS * ranks(setting.parts[TRAIN])[setting.windows[TRAIN].examples]).astype(np.int64)
+        self.read: list[np.ndarray] = []
+
+    @property
+    def rows(self) -> np.ndarray:
+        return np.sort(np.concatenate(self.read))
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        total = self.lengths.sum()
+        for portion in np.unique(self.portions):
+            here = np.flatnonzero(self.portions == portion)
+            for order in by_length(self.lengths[here]):
+                if self.read and self.turn.over() >= 1:
+                    return
+                self.read.append(here[order])
+                yield here[order]
+                self.turn.done(float(self.lengths[here[order]].sum() / total))

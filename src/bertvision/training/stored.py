@@ -1,7 +1,8 @@
-"""`train`: heads from a store alone. No encoder is loaded and no text is read."""
+"""`train`: heads from a store alone. No encoder is loaded; texts, if they are at hand, are read for `words` only."""
 
 import shutil
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,23 +11,26 @@ import torch
 from bertvision.errors import Interrupted, UserError, disk_errors
 from bertvision.heads.base import Head
 from bertvision.heads.variants import build, parse
+from bertvision.inference.answer import Outputs
 from bertvision.inference.evaluate import fed, stored_outputs
 from bertvision.interrupts import Interrupts
 from bertvision.options import Request
-from bertvision.prepare import Setting, prepare_store
+from bertvision.prepare import Setting, parts_of, prepare_store
 from bertvision.progress import Progress
-from bertvision.records import Results
+from bertvision.records import WORDS, Results
 from bertvision.runs import card
 from bertvision.runs import directory as runs
-from bertvision.runs.checkpoints import save_mark
+from bertvision.runs.checkpoints import save_mark, save_words
 from bertvision.runs.directory import RESULTS, Run
 from bertvision.runs.predictions import write_predictions
 from bertvision.states.passes import default_device
 from bertvision.states.sources import Stored
 from bertvision.stores.reader import Store
+from bertvision.tasks import load as load_task
 from bertvision.training import marks, provenance
 from bertvision.training.polish import Lesson, polish
 from bertvision.types import HELD_OUT, TRAIN
+from bertvision.words.model import Words, fit_words
 
 
 def train(store: Store, request: Request, progress: Progress) -> Run:
@@ -41,14 +45,16 @@ def train(store: Store, request: Request, progress: Progress) -> Run:
     heads = fed(build(setting.names, setting.shape, request.seed, default_device()), store, progress)
     path = Path(request.out) if request.out else runs.default_name(setting.dataset.task, f"{store.place}", False)
     runs.check(path, False)
-    record = provenance.describe_stored(setting, store, heads)
+    record, words = provenance.describe_stored(setting, store, heads), _words(setting, store)
+    if words is not None:
+        record.parameters[WORDS] = words.model.parameters
     if not record.encoder_answered:
         progress.say("Imported states have no encoder logits: the baseline `encoder` is uniform.")
     with Interrupts() as interrupts, runs.start(path, False, not request.out) as run:
         try:
             with disk_errors("then try again; nothing was kept."):
                 with progress.guarded(interrupts.check):
-                    seconds = _train(setting, store, heads, run, started)
+                    seconds = _train(setting, store, heads, words, run, started)
                 record.costs = provenance.costs(time.perf_counter() - started, seconds, run)
                 run.write(record)
                 card.write(run, runs.whole_of(run.path))
@@ -61,11 +67,44 @@ def train(store: Store, request: Request, progress: Progress) -> Run:
         return runs.finish(run)
 
 
-def _train(setting: Setting, store: Store, heads: dict[str, Head], run: Run, started: float) -> dict[str, float]:
+@dataclass(frozen=True)
+class _Told:
+    """The model `words`, and what it says, by split."""
+
+    model: Words
+    outputs: Outputs
+
+
+def _words(setting: Setting, store: Store) -> _Told | None:
+    """Fitted on the texts that the store was made of, if they are at hand and unchanged."""
+    request, header = setting.request, store.header
+    if setting.shape.span or not request.words:
+        return None
+    try:
+        if not any(name and Path(name).exists() for name in (request.data, request.train)):
+            raise UserError("the files with the texts are not at hand")
+        parts = parts_of(load_task(request), replace(request, folds="0"))
+        if any(split not in parts or parts[split].digest() != part["sha256"] for split, part in header.data.items()):
+            raise UserError("the texts have changed since the store was made")
+    except UserError as error:
+        setting.progress.say(f"without the model `words`: {error}")
+        return None
+    model = fit_words(parts[TRAIN], setting.dataset.kind, setting.dataset.outputs, setting.recipe.seed)
+    return _Told(model, {split: model.outputs(parts[split]) for split in setting.evaluated})
+
+
+def _train(
+    setting: Setting, store: Store, heads: dict[str, Head], words: _Told | None, run: Run, started: float
+) -> dict[str, float]:
     """Learn, answer, judge and record; returns the seconds of learning."""
     mark = store.header.source["mark"] or "0"
     seconds = _learn(setting, store, heads)
-    made = marks.Answers({store.header.way: marks.Said(heads, stored_outputs(setting, store, heads))})
+    outputs = stored_outputs(setting, store, heads)
+    if words is not None:
+        for split, said in words.outputs.items():
+            outputs[split][WORDS] = said
+        save_words(run, words.model)
+    made = marks.Answers({store.header.way: marks.Said(heads, outputs)})
     verdict = marks.judge(setting, made, mark, {})
     save_mark(run, mark, None, verdict.heads, verdict.record.ways, verdict.ensembles)
     targets = {split: setting.targets(split) for split in setting.evaluated}

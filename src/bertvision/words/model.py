@@ -1,0 +1,128 @@
+"""The model `words`: fitted on examples, kept as JSON and safetensors, asked for classes or scores."""
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from bertvision.tasks.sampling import folds, sample
+from bertvision.types import Examples
+from bertvision.words.features import Features
+from bertvision.words.linear import FOLDS, Linear, class_model, score_model, small_class_model
+
+MOST_ROWS, MOST_WORK = 20_000, 1_000_000  # rows to fit, and rows times classes
+MOST_CHARACTERS = 5_000_000  # of all rows together
+LONGEST, SHORTEST = 20_000, 250  # characters of a text: longer ones are cut, to fewer if there are many
+CHOOSING = 1000  # rows that choose the strength
+FEW = 400  # rows: with fewer, classes are fitted by ridge regression
+CHUNK = 2048  # examples answered at a time
+TIMED = 100  # rows that are timed to predict the seconds of a fit
+SOLVING = 0.05  # seconds of solving per class and row, in those of reading a row
+TABLE, TENSORS = "words.json", "words.safetensors"
+
+
+@dataclass(frozen=True)
+class Words:
+    """A linear model on TF-IDF of words and characters."""
+
+    kind: str
+    outputs_count: int
+    classes: np.ndarray  # those that the rows had, ascending; [0] for scores
+    rows: int  # that it was fitted on
+    features: Features
+    linear: Linear
+
+    @property
+    def parameters(self) -> int:
+        return self.linear.coefficients.size + self.linear.intercepts.size
+
+    def outputs(self, examples: Examples) -> np.ndarray:
+        """Predictions (N, C): probabilities, or a score."""
+        parts = [
+            self._outputs(examples.take(range(first, min(first + CHUNK, len(examples)))))
+            for first in range(0, len(examples), CHUNK)
+        ]
+        return np.concatenate(parts) if parts else np.zeros((0, self.outputs_count))
+
+    def _outputs(self, examples: Examples) -> np.ndarray:
+        rows = self.features.rows(examples)
+        if self.kind == "score":
+            return self.linear.decisions(rows)
+        # Half a row's worth of probability is for all classes alike: those that the rows lacked get no other.
+        share = 0.5 / (self.rows + 1)
+        found = np.full((len(examples), self.outputs_count), share / self.outputs_count)
+        found[:, self.classes] += (1 - share) * self.linear.probabilities(rows)
+        return found
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        features, linear = self.features, self.linear
+        table = {
+            "kind": self.kind, "outputs": self.outputs_count, "classes": self.classes.tolist(), "rows": self.rows,
+            "limit": features.limit, "strength": linear.strength, "temperature": linear.temperature,
+            "logistic": linear.logistic,
+            "vocabularies": {sort: list(vocabulary) for sort, vocabulary in features.vocabularies.items()},
+        }  # fmt: skip
+        (folder / TABLE).write_text(json.dumps(table), encoding="utf-8")
+        tensors = {f"idf/{sort}": values for sort, values in features.idf.items()}
+        tensors |= {"centre": features.centre, "spread": features.spread}
+        tensors |= {"coefficients": linear.coefficients, "intercepts": linear.intercepts}
+        save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, folder / TENSORS)
+
+    @classmethod
+    def load(cls, folder: Path) -> "Words":
+        table, tensors = json.loads((folder / TABLE).read_text(encoding="utf-8")), load_file(folder / TENSORS)
+        vocabularies = {
+            sort: {name: column for column, name in enumerate(names)} for sort, names in table["vocabularies"].items()
+        }
+        idf = {sort: tensors[f"idf/{sort}"] for sort in vocabularies}
+        features = Features(table["limit"], vocabularies, idf, tensors["centre"], tensors["spread"])
+        linear = Linear(
+            tensors["coefficients"], tensors["intercepts"], table["strength"], table["temperature"], table["logistic"]
+        )
+        return cls(table["kind"], table["outputs"], np.array(table["classes"]), table["rows"], features, linear)
+
+
+def fit_words(examples: Examples, kind: str, outputs: int, seed: int = 0) -> Words:
+    """Fit on at most so many rows and characters that it takes seconds. The rows choose the strength themselves."""
+    examples, limit = _bounded(examples, outputs)
+    targets = examples.targets
+    assert targets is not None
+    given = getattr(examples, "weights", None)
+    weights = np.ones(len(examples)) if given is None else np.asarray(given, dtype=np.float64)
+    features, rows = Features.fit(examples, limit)
+    some = sample(examples, CHOOSING, "words")
+    if kind == "score":
+        return Words(kind, 1, np.zeros(1, int), len(examples), features, score_model(rows, targets, weights, some))
+    classes, numbers = np.unique(targets, return_inverse=True)
+    if len(classes) == 1:
+        linear = Linear(np.zeros((rows.shape[1], 1), np.float32), np.zeros(1), 0.0)
+    elif len(examples) < FEW or not rows.shape[1]:
+        linear = small_class_model(rows, numbers, weights, some)
+    else:
+        linear = class_model(rows, numbers, weights, some, folds(examples.take(some), FOLDS), seed)
+    return Words(kind, outputs, classes, len(examples), features, linear)
+
+
+def words_seconds(examples: Examples, outputs: int) -> float:
+    """How long `fit_words` takes here, from the time to read a few examples: solving takes a multiple of that."""
+    read, limit = _bounded(examples, outputs)
+    few = read.take(sample(read, TIMED, "seconds"))
+    started = time.perf_counter()
+    Features.fit(few, limit)
+    each = (time.perf_counter() - started) / len(few)
+    return each * (len(read) + SOLVING * outputs * (len(read) + 10 * min(len(read), CHOOSING)))
+
+
+def _bounded(examples: Examples, outputs: int) -> tuple[Examples, int]:
+    """A stratified sample if there are many rows, and how many characters of each text are read."""
+    most = max(min(MOST_ROWS, MOST_WORK // outputs), 2 * CHOOSING)
+    if len(examples) > most:
+        examples = examples.take(sample(examples, most, "words"))
+    lengths, limit = np.array([len(text) for text in [*examples.texts, *(examples.second_texts or [])]]), LONGEST
+    while limit > SHORTEST and lengths.clip(max=limit).sum() > MOST_CHARACTERS:
+        limit //= 2
+    return examples, limit
