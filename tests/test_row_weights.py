@@ -84,9 +84,7 @@ def test_gradients_are_those_of_the_weighted_mean() -> None:
 
 def weighted(setting: Prepared, weights: np.ndarray) -> Prepared:
     """The same with weights of the training examples, in some unit."""
-    train = replace(setting.parts[TRAIN])
-    object.__setattr__(train, "weights", weights)
-    return replace(setting, parts=setting.parts | {TRAIN: train})
+    return replace(setting, parts=setting.parts | {TRAIN: replace(setting.parts[TRAIN], weights=weights)})
 
 
 def tuned(setting: Prepared) -> Loop:

@@ -102,8 +102,7 @@ def introduction(rows: list[Row], of: Cells, left_out: int) -> list[str]:
         + (f" {left_out} results of other versions are left out." if left_out else ""),
         f"- Within a budget means within {GRACE - 1:.0%} of it. Ours has to end in that time, test predictions"
         " included, counted from the start of the process. The others have to be ready for their first prediction.",
-        "- The best of the others is picked by its test score, and so is the best epoch of Trainer. This favours"
-        " them.",
+        "- The best of the others is picked by its test score, and so is the best epoch of Trainer. This favours them.",
         "- Intervals: 95%, paired bootstraps over test rows (200 draws). They leave out what another seed or another"
         f" sample of training rows would change. Seeds of ours: {seeds_of(seeds)}.",
         "- *clearly* ahead or behind: the interval does not include 0.",

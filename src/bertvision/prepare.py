@@ -107,7 +107,7 @@ class Prepared(Setting):
 
     def train_weights(self) -> Tensor | None:
         """Per window, how much its example counts: 1 on average. None: all count the same."""
-        weights = getattr(self.parts[TRAIN], "weights", None)
+        weights = self.parts[TRAIN].weights
         if weights is None:
             return None
         found = torch.from_numpy(weights[self.windows[TRAIN].examples]).float()
