@@ -137,20 +137,21 @@ def test_without_a_budget_nothing_is_ever_over() -> None:
     assert (turn.over(), turn.reach()) == (0.0, float("inf"))
 
 
-def test_the_machine_is_looked_at_when_the_pace_changes_and_while_it_is_shared() -> None:
-    machine, looks = Machine(), list[float]()
+def test_threads_are_given_up_while_others_use_the_processors() -> None:
+    """In the middle, this thread gets a third of the time; there, one thread is the faster choice."""
+    now, used, probes = [0.0], [0.0], list[tuple[float, bool]]()
 
     def settle() -> bool:
-        looks.append(machine.now)
-        return machine.now < 60
+        probes.append((now[0], 20 <= now[0] < 60))
+        return probes[-1][1]
 
-    watch = Watch(machine.clock(), 9.0, {TUNE: 100.0}, settle)
-    turn = watch.turn(TUNE)
-    for step in range(100):
-        machine.now += 1.0 if step < 20 else 2.0
-        turn.done(1 / 100)
-    assert 20 < looks[0] < 30  # soon after the change
-    assert len(looks) == 3  # then from time to time, until nobody else is there
+    watched = threads.Threads(settle, lambda: now[0], lambda: used[0])
+    for second in range(100):
+        now[0] += 1.0
+        used[0] += 0.33 if 20 <= second < 60 else 1.0
+        watched.adapt()
+    assert [when for when, _ in probes] == [21, 51, 61]  # at once, in between, and when the others have gone
+    assert [alone for _, alone in probes] == [True, True, False]
 
 
 @pytest.mark.parametrize("steps_per_epoch", [1, 7, 13, 100, 222, 20_000])
@@ -345,7 +346,7 @@ def test_the_number_of_threads_is_as_before_when_a_run_ends() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with threads.adapting():
+        with threads.kept():
             assert threads.settle() == (torch.get_num_threads() == 1)
             torch.set_num_threads(1)
         assert torch.get_num_threads() == 2

@@ -106,12 +106,9 @@ class Prepared(Setting):
         return torch.from_numpy(answers if self.shape.span else (answers[:, 0] > 0).astype(np.int64))
 
     def train_weights(self) -> Tensor | None:
-        """Per window, how much its example counts: 1 on average. None: all count the same."""
-        weights = self.parts[TRAIN].weights
-        if weights is None:
-            return None
-        found = torch.from_numpy(weights[self.windows[TRAIN].examples]).float()
-        return found / found.mean()
+        """Per window, how much it counts."""
+        questions = self.dataset.train.questions is not None
+        return window_weights(self.windows[TRAIN].examples, self.parts[TRAIN].weights, questions)
 
     def train_ranks(self) -> Tensor | None:
         """Per window, the rank of its example: a head on a share of the data sees the low ones. None: all see all."""
@@ -153,6 +150,21 @@ def prepare(
     return Prepared(
         request, recipe, progress, dataset, shape, Scale.of(targets), names, parts, windows, encoder, encoded
     )
+
+
+def window_weights(examples: np.ndarray, weights: np.ndarray | None, questions: bool) -> Tensor | None:
+    """Per window, given the example of each and the weights of examples: 1 on average. None: all count the same.
+
+    Windows of a text share its weight, so that long texts do not outweigh short ones. Those of a question each have a
+    target of their own.
+    """
+    counts = np.bincount(examples)
+    even = questions or counts.max() == 1
+    if even and weights is None:
+        return None
+    each = (np.ones(len(counts)) if weights is None else weights) / (1 if even else counts)
+    found = torch.from_numpy(each[examples]).float()
+    return found / found.mean()
 
 
 def _check_long(request: Request, dataset: Dataset) -> None:

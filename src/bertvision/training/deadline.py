@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import NamedTuple
 
 import psutil
 
@@ -19,7 +18,6 @@ STARTUP = 10.0  # seconds from a process's start to its command, at most; an old
 RESERVE = 0.04  # share of the budget kept back
 LATEST = 0.04  # share of the budget by which a run may be late, before it reports on fewer rows
 WINDOWS = (3.0, 15.0)  # seconds over which speed is averaged; the slower average counts, as speed may drop again
-CHANGE, SOON, LATER = 1.4, 5.0, 20.0  # a change of pace that counts, and seconds between looks at the machine
 FLOOR = 0.8  # of the pace: where one estimate was too high, the next may be too low
 SLACK = 1.3  # states and heads may take this many times their share, since later work can take less
 STATES, HEADS, ANSWERS, LEAD, TUNE, RECORD, CLOSING = "states heads answers lead tune record closing".split()
@@ -73,14 +71,6 @@ class Pace:
         return self.took / self.planned
 
 
-class Settled(NamedTuple):
-    """When the machine was looked at last, how fast it was and whether others used it."""
-
-    at: float
-    pace: float = 1.0
-    shared: bool = False
-
-
 class Watch:
     """What is left of the time and of the work. Without a budget there is no end and nothing is limited."""
 
@@ -89,14 +79,14 @@ class Watch:
         clock: Clock,
         minutes: float | None = None,
         work: Mapping[str, float] | None = None,
-        settle: Callable[[], bool] = lambda: False,
+        adapt: Callable[[], None] = lambda: None,
     ) -> None:
-        """`settle` adapts to a machine that others use too, and says whether they do."""
+        """`adapt` is called again and again during work: it may adapt to a machine that others use too."""
         seconds = math.inf if minutes is None else 60 * minutes
         self.clock, self.limited = clock, minutes is not None
         self.end, self.latest = (1 - RESERVE) * seconds, (1 + LATEST) * seconds
         self.work, self.paces, self.prefix = dict(work or {}), [Pace(window) for window in WINDOWS], ""
-        self.settle, self.settled = settle, [Settled(clock.elapsed())]
+        self.adapt = adapt
 
     def of_fold(self, number: int) -> "Watch":
         """The same watch for the work of one fold."""
@@ -112,16 +102,10 @@ class Watch:
     def pace(self) -> float:
         return max(FLOOR, *(pace.value() for pace in self.paces))
 
-    def adapt(self) -> None:
-        """If the pace has changed, or while others use the machine, see from time to time what they leave."""
-        now, pace, last = self.clock.elapsed(), self.paces[0].value(), self.settled[-1]
-        changed = not last.pace / CHANGE < pace < last.pace * CHANGE
-        if self.limited and now - last.at > (SOON if changed else LATER if last.shared else math.inf):
-            shared = self.settle()
-            self.settled[:] = [Settled(self.clock.elapsed(), pace, shared)]
-
     def turn(self, name: str, began: float | None = None) -> "Turn":
         """Begin a piece of work, or go on with one that began earlier."""
+        if self.limited:
+            self.adapt()
         return Turn(self, self.prefix + name, began)
 
     def after(self, name: str) -> tuple[float, float]:
@@ -156,8 +140,7 @@ class Turn:
         if self.unit:
             for pace in self.watch.paces:
                 pace.note(self.unit, now - self.noted)
-        self.watch.adapt()
-        self.noted = self.watch.clock.elapsed()
+        self.noted = now
 
     def seconds(self) -> float:
         """How long it may take from its beginning, at the pace of the moment."""
@@ -172,6 +155,7 @@ class Turn:
         """The share of its time that will be over when as much again is done as was done last; from 1 on, stop."""
         if not self.watch.limited:
             return 0.0
+        self.watch.adapt()
         seconds = self.seconds()
         return (self.watch.clock.elapsed() - self.began + self.watch.pace * self.unit) / seconds if seconds else 1.0
 

@@ -39,7 +39,7 @@ from bertvision.types import HELD_OUT, Dataset
 SAVE_EVERY = 120.0  # seconds between saved states: what a crash loses at most
 
 
-@threads.adapting()
+@threads.kept()
 def fit(
     request: Request,
     *,
@@ -122,7 +122,7 @@ class Fitting:
 
     def _plan(self, plan: BudgetPlan | None, clock: Clock) -> None:
         self.record.plan, self.clock = plan, clock
-        self.watch = Watch(clock, self.setting.recipe.budget, plan.work if plan else None, threads.settle)
+        self.watch = Watch(clock, self.setting.recipe.budget, plan.work if plan else None, threads.Threads().adapt)
 
     def _last(self) -> Fraction:
         """Where fine-tuning ends at the latest."""

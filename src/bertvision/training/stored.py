@@ -15,7 +15,7 @@ from bertvision.inference.answer import Outputs
 from bertvision.inference.evaluate import fed, stored_outputs
 from bertvision.interrupts import Interrupts
 from bertvision.options import Request
-from bertvision.prepare import Setting, parts_of, prepare_store
+from bertvision.prepare import Setting, parts_of, prepare_store, window_weights
 from bertvision.progress import Progress
 from bertvision.records import WORDS, Results
 from bertvision.runs import card
@@ -122,8 +122,9 @@ def _learn(setting: Setting, store: Store, heads: dict[str, Head]) -> dict[str, 
     targets = setting.scale.shrink(rows.targets[places]) if kind == "score" else torch.from_numpy(rows.targets[places])
     shares = any(parse(name).data < 1 for name in heads)
     ranks = torch.from_numpy(rows.rank[places]) if shares and rows.rank is not None else None
+    weights = window_weights(rows.example[places], None, store.header.task["windowed"])
     with setting.progress.bar("train", source.steps(recipe.polish)) as bar:
-        seconds = polish(heads, Lesson(source, targets, kind, ranks), recipe, bar.tick)
+        seconds = polish(heads, Lesson(source, targets, kind, ranks, weights), recipe, bar.tick)
     share = seconds["wait"] / max(seconds["wait"] + seconds["train"], 1e-9)
     setting.progress.say(f"trained for {sum(seconds.values()):.0f} s, {share:.1%} of it waiting for the store")
     return seconds
