@@ -83,7 +83,9 @@ def class_model(
     for strength in STRENGTHS:
         said = crossed(strength, tried)
         binary = np.stack([np.stack([-one, one], 1) for one in said.T])
-        losses.append(np.mean([_tempered(one, (y == k).astype(int), w, True)[0] for one, k in zip(binary, tried)]))
+        losses.append(
+            np.mean([_tempered(one, (y == k).astype(int), w, True)[0] for one, k in zip(binary, tried, strict=True)])
+        )
     strength = STRENGTHS[int(np.argmin(losses))]
     which = tried if count == 2 else np.arange(count)
     said = _both(crossed(strength, which))
