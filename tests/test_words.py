@@ -263,7 +263,7 @@ def test_no_words_means_none(tmp_path: Path, table: Path, command: Command) -> N
     assert WORDS not in scores_of(out)["marks"][0]["dev"]
     assert not (out / WORDS).exists()
     assert info_of(out)["request"]["words"] is False
-    _ = command("report", out, "--out", tmp_path / "report.md")
+    assert command("report", out, "--out", tmp_path / "report.md")[0] == 0
     assert "--no-words" in (tmp_path / "report.md").read_text()
 
 

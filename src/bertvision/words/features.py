@@ -4,12 +4,12 @@ The numbers are those of scikit-learn's `TfidfVectorizer` with `sublinear_tf`. C
 they are found once for every different word, which takes a fraction of the time.
 """
 
-import itertools
 import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from scipy import sparse
@@ -45,9 +45,8 @@ class Features:
         """The features of these examples, and their rows."""
         counts, vocabularies = _counts(examples, limit, None)
         kept = {sort: _kept(found, vocabularies[sort], sort) for sort, found in counts.items()}
-        counts = {sort: found[:, kept[sort]] for sort, found in counts.items()}
         for sort, columns in kept.items():
-            names = list(vocabularies[sort])
+            counts[sort], names = counts[sort][:, columns], list(vocabularies[sort])
             vocabularies[sort] = {names[column]: place for place, column in enumerate(columns)}
         idf = {sort: _idf(found) for sort, found in counts.items()}
         made = cls(limit, vocabularies, idf)
@@ -65,13 +64,11 @@ class Features:
         return found + [OVERLAP] * len(self.centre)
 
     def _weighted(self, counts: dict[str, sparse.csr_matrix], examples: Examples) -> sparse.csr_matrix:
-        parts = [_tf_idf(counts[sort], idf) for sort, idf in self.idf.items()]
+        parts = [_tf_idf(counts.pop(sort), idf) for sort, idf in self.idf.items()]  # counts are not needed again
         if len(self.centre):
             numbers = np.clip((self._overlaps(examples) - self.centre) / self.spread, -5, 5)
             parts.append(sparse.csr_matrix(WEIGHT * numbers))
-        made = sparse.hstack(parts, format="csr")
-        made.sort_indices()  # the order of a sum decides its last bit
-        return made
+        return sparse.hstack(parts, format="csr")
 
     def _overlaps(self, examples: Examples) -> np.ndarray:
         """(N, numbers)"""
@@ -92,7 +89,7 @@ def tokens(text: str) -> list[str]:
 
 def _of_text(text: str, _: str) -> Found:
     words = tokens(text)
-    pairs = [f"{one} {other}" for one, other in itertools.pairwise(words)]
+    pairs = [f"{one} {other}" for one, other in pairwise(words)]
     return {WORDS: words + pairs, CHARACTERS: text.lower().split()}
 
 
@@ -173,10 +170,11 @@ def _idf(counts: sparse.csr_matrix) -> np.ndarray:
 
 def _tf_idf(counts: sparse.csr_matrix, idf: np.ndarray) -> sparse.csr_matrix:
     """Rows of length 1, or 0 if nothing is known of a text."""
+    counts.sort_indices()  # the order of a sum decides its last bit
     values = (1 + np.log(counts.data.astype(np.float64))) * idf[counts.indices]
-    made = sparse.csr_matrix((values, counts.indices, counts.indptr), shape=counts.shape)
-    lengths = np.sqrt(np.asarray(made.multiply(made).sum(1)).ravel())
-    made.data /= np.repeat(np.where(lengths > 0, lengths, 1), np.diff(made.indptr))
+    made = sparse.csr_matrix((values**2, counts.indices, counts.indptr), shape=counts.shape)
+    lengths = np.sqrt(made @ np.ones(made.shape[1]))
+    made.data = values / np.repeat(np.where(lengths > 0, lengths, 1), np.diff(made.indptr))
     return made
 
 
@@ -188,7 +186,7 @@ def _overlap(text: str, other: str, rarity: Counter[str], unknown: float) -> lis
     def weight(words: set[str]) -> float:
         return sum(rarity[word] or unknown for word in words)
 
-    pairs = [set(itertools.pairwise(words)) for words in (first, second)]
+    pairs = [set(pairwise(words)) for words in (first, second)]
     grams = [{gram for word in words for gram in _grams(word)} for words in (a, b)]
     numbers = [{word for word in words if word[0].isdigit()} for words in (a, b)]
     sizes, rare = (len(first), len(second)), (weight(a - b), weight(b - a))

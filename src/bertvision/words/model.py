@@ -14,13 +14,14 @@ from bertvision.words.features import Features
 from bertvision.words.linear import FOLDS, Linear, class_model, score_model, small_class_model
 
 MOST_ROWS, MOST_WORK = 20_000, 1_000_000  # rows to fit, and rows times classes
-MOST_CHARACTERS = 5_000_000  # of all rows together
+MOST_CHARACTERS = 4_000_000  # of all rows together
 LONGEST, SHORTEST = 20_000, 250  # characters of a text: longer ones are cut, to fewer if there are many
 CHOOSING = 1000  # rows that choose the strength
 FEW = 400  # rows: with fewer, classes are fitted by ridge regression
 CHUNK = 2048  # examples answered at a time
-TIMED = 100  # rows that are timed to predict the seconds of a fit
-SOLVING = 0.05  # seconds of solving per class and row, in those of reading a row
+# To predict the seconds of a fit: rows that are timed, seconds of a small fit, and seconds of solving per class and row
+# in those of reading a row.
+TIMED, BASE, SOLVING = 200, 0.5, 0.03
 TABLE, TENSORS = "words.json", "words.safetensors"
 
 
@@ -114,7 +115,7 @@ def words_seconds(examples: Examples, outputs: int) -> float:
     started = time.perf_counter()
     Features.fit(few, limit)
     each = (time.perf_counter() - started) / len(few)
-    return each * (len(read) + SOLVING * outputs * (len(read) + 10 * min(len(read), CHOOSING)))
+    return BASE + each * (len(read) + SOLVING * outputs * (len(read) + 10 * min(len(read), CHOOSING)))
 
 
 def _bounded(examples: Examples, outputs: int) -> tuple[Examples, int]:
@@ -124,5 +125,5 @@ def _bounded(examples: Examples, outputs: int) -> tuple[Examples, int]:
         examples = examples.take(sample(examples, most, "words"))
     lengths, limit = np.array([len(text) for text in [*examples.texts, *(examples.second_texts or [])]]), LONGEST
     while limit > SHORTEST and lengths.clip(max=limit).sum() > MOST_CHARACTERS:
-        limit //= 2
+        limit = limit * 4 // 5
     return examples, limit
