@@ -13,6 +13,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from conftest import Command, sentences, write_csv
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from bertvision.errors import Interrupted
 from bertvision.heads.variants import build
@@ -345,11 +346,14 @@ def test_what_is_over_before_it_begins_is_refused_at_once(table: Path, tmp_path:
 def test_the_number_of_threads_is_as_before_when_a_run_ends() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
+    several = [library["num_threads"] for library in threadpool_info()]
     try:
         with threads.kept():
             assert threads.settle() == (torch.get_num_threads() == 1)
+            threadpool_limits(limits=1)
             torch.set_num_threads(1)
         assert torch.get_num_threads() == 2
+        assert [library["num_threads"] for library in threadpool_info()] == several
         assert not threads.settle()  # only inside
     finally:
         torch.set_num_threads(before)
