@@ -226,7 +226,7 @@ LONG = {
 
 
 def command_line(table: Path, out: Path, options: dict[str, object]) -> list[str]:
-    words = [str(table), "--backbone", "tiny", "--polish", "1", "--out", str(out)]
+    words = [str(table), "--backbone", "tiny", "--polish", "1", "--folds", "0", "--out", str(out)]
     for name, value in options.items():
         words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
     return [sys.executable, "-m", "bertvision", "fit", *words]

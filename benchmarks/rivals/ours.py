@@ -59,12 +59,14 @@ def fitted(
 
     ready, latency = asked(job, predict)
     dev, held_out = (np.asarray(said[part].outputs[found.selected]) for part in ("dev", HELD_OUT))
-    recipe, taken = record.recipe, record.data[TRAIN].examples == len(job.train)
+    recipe, taken = record.recipe, record.recipe.limit == job.options.limit
+    same = taken and recipe.folds == "0"  # are its held-out rows those of everybody?
     own = found.score(found.selected, results.metric, HELD_OUT).value
     note = f"selected {found.selected} at {mark}; {recipe.epochs} epochs"
     note += "" if taken else f", {recipe.limit:,} rows"
+    note += "" if recipe.folds == "0" else f", {recipe.folds} folds"
     note += "" if job.parts["dev"].second_texts is None else f", pairs {recipe.pairs}"
-    held = held_out if taken and not job.whole else own
+    held = held_out if same and not job.whole else own
     cost = {"call": record.costs.seconds, "whole": whole}
     return Outcome(name, dev, held, training, ready, trained, disk, latency, note=note, **cost)
 
