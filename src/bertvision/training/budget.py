@@ -21,7 +21,7 @@ from bertvision.options import ALL_MARKS, OWN, folds_of
 from bertvision.prepare import Prepared, prepare
 from bertvision.recipe import Recipe
 from bertvision.records import BudgetPlan
-from bertvision.states.batches import bucketed
+from bertvision.states.batches import bucketed, padded
 from bertvision.states.hidden import views_of
 from bertvision.tasks.sampling import HELD_OUT_SHARE
 from bertvision.training import deadline, lead, marks, threads
@@ -31,7 +31,7 @@ from bertvision.training.planner import measure, work_of
 from bertvision.training.reported import least_share
 from bertvision.types import HELD_OUT, TRAIN
 
-JUDGING, EXIT, SAVED = 1.0, 1.0, 5e8  # seconds to score a mark and to end the process; bytes saved in a second
+JUDGING, EXIT, SAVED = 0.6, 0.6, 5e8  # seconds to score a mark and to end the process; bytes saved in a second
 MOST_STRETCHED = 4.0  # times as long as on an idle machine: what takes longer waits for a disk, or is a wrong measure
 MOST, LEAST = Fraction(3), Fraction(1, 20)  # epochs: more brings little, less is noise (docs/lab-notes)
 STEPS, HIGHEST = 300, Fraction(10)  # few examples get so many steps, but at most so many epochs
@@ -326,8 +326,7 @@ def epoch_seconds(setting: Prepared) -> float:
     loop = loop_of(copy, heads, Accelerator(cpu=copy.encoder.device.type == "cpu", mixed_precision="no"))
     lengths, size = loop.windows.lengths, recipe.accumulate
     batches = bucketed(lengths, loop.batch_size, recipe.seed, 0)
-    sizes = np.array([len(rows) * int(lengths[rows].max()) for rows in batches])
-    steps = np.array([sizes[i : i + size].sum() for i in range(0, len(sizes), size)])
+    steps = np.array([padded(lengths, batches[i : i + size]) for i in range(0, len(batches), size)])
     assert recipe.budget is not None
     spent, seconds, before = list[float](), 60 * recipe.budget, time.perf_counter()
 

@@ -196,16 +196,11 @@ def _answer(
     target, found = Target(setting.dataset.kind, setting.scale, setting.shape), Said(heads)
     turn, windows = watch.turn(piece(ANSWERS, Fraction(mark), way)), sum(len(setting.encoded[one]) for one in splits)
     with setting.progress.bar(f"mark {mark}: answers ({way})", windows) as bar:
-
-        def tick(done: int) -> None:
-            bar.tick(done)
-            turn.done(done / windows)
-
         for split in splits:
             started, encoded = time.perf_counter(), setting.encoded[split]
-            batches = Batches(setting, split, way, watch) if watch.limited and split != HELD_OUT else None
+            batches = Batches(setting, split, way, turn, len(encoded) / windows) if watch.limited else None
             steps = clean_pass(setting.encoder, encoded, setting.reads, way=way, batches=batches)
-            found.outputs[split] = answer(steps, encoded.together, heads, target, tick)
+            found.outputs[split] = answer(steps, encoded.together, heads, target, bar.tick)
             made.seconds[f"answer_{way}_{split}"] = time.perf_counter() - started
             if batches is not None and batches.size < len(setting.parts[split]):
                 made.dev_limit = min(batches.size, made.dev_limit or batches.size)
