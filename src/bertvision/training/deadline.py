@@ -1,8 +1,8 @@
 """A budget is a deadline: the clock of a run, and how long each piece of work may take so that the rest still fits.
 
 Work is planned as pieces with estimated seconds, in order. Some are elastic: states of fewer rows, fewer steps. Others
-are not: answers, saving. Speed is watched all the time. If the machine slows down, the rest of the work takes longer
-by the same factor, and elastic pieces get what is left.
+are not: answers to held-out rows, saving. Speed is watched all the time. If the machine slows down, the rest of the
+work takes longer by the same factor, and elastic pieces get what is left.
 """
 
 import math
@@ -20,7 +20,7 @@ LATEST = 0.04  # share of the budget by which a run may be late, before it repor
 WINDOWS = (3.0, 15.0)  # seconds over which speed is averaged; the slower average counts, as speed may drop again
 FLOOR = 0.8  # of the pace: where one estimate was too high, the next may be too low
 SLACK = 1.3  # states and heads may take this many times their share, since later work can take less
-STATES, HEADS, ANSWERS, LEAD, TUNE, RECORD, CLOSING = "states heads answers lead tune record closing".split()
+STATES, HEADS, ANSWERS, DEV, LEAD, TUNE, RECORD, CLOSING = "states heads answers dev lead tune record closing".split()
 
 
 def piece(what: str, mark: Fraction, way: str = "") -> str:
@@ -28,8 +28,8 @@ def piece(what: str, mark: Fraction, way: str = "") -> str:
     return " ".join(filter(None, ("last" if mark else "first", what, way)))
 
 
-def _elastic(name: str) -> bool:
-    return bool({STATES, HEADS, TUNE} & set(name.split()))
+def _is(name: str, *kinds: str) -> bool:
+    return bool({*kinds} & set(name.split()))
 
 
 @dataclass(frozen=True)
@@ -102,17 +102,18 @@ class Watch:
     def pace(self) -> float:
         return max(FLOOR, *(pace.value() for pace in self.paces))
 
-    def turn(self, name: str, began: float | None = None) -> "Turn":
-        """Begin a piece of work, or go on with one that began earlier."""
+    def turn(self, *names: str, began: float | None = None) -> "Turn":
+        """Begin a piece of work, or several at once, or go on with what began earlier."""
         if self.limited:
             self.adapt()
-        return Turn(self, self.prefix + name, began)
+        return Turn(self, [self.prefix + name for name in names], began)
 
     def after(self, name: str) -> tuple[float, float]:
-        """Planned seconds of the elastic and of the other pieces that come after this one."""
-        names = list(self.work)
+        """Planned seconds of the elastic and of the other pieces that come after this one. Fine-tuning ends before
+        dev rows are left out."""
+        names, kinds = list(self.work), (STATES, HEADS, TUNE, *(() if _is(name, TUNE) else (DEV,)))
         rest = names[names.index(name) + 1 :] if name in self.work else []
-        elastic = sum(self.work[one] for one in rest if _elastic(one))
+        elastic = sum(self.work[one] for one in rest if _is(one, *kinds))
         return elastic, sum(self.work[one] for one in rest) - elastic
 
     def fits(self, seconds: float) -> bool:
@@ -123,11 +124,11 @@ class Watch:
 class Turn:
     """A piece of work in progress."""
 
-    def __init__(self, watch: Watch, name: str, began: float | None = None) -> None:
-        self.watch, self.name = watch, name
+    def __init__(self, watch: Watch, names: list[str], began: float | None = None) -> None:
+        self.watch, self.name = watch, names[-1]
         self.noted = watch.clock.elapsed()
         self.began = self.noted if began is None else began
-        self.planned = watch.work.get(name, 0.0)
+        self.planned = sum(watch.work.get(name, 0.0) for name in names)
         self.unit = 0.0  # planned seconds of what was done last
 
     def restart(self) -> None:
@@ -148,7 +149,7 @@ class Turn:
         elastic, fixed = watch.after(self.name)
         room = watch.end - watch.pace * fixed - self.began
         own = self.planned or 1.0
-        slack = 1.0 if TUNE in self.name.split() else SLACK
+        slack = 1.0 if _is(self.name, TUNE) else SLACK
         return min(room, slack * room * own / (own + elastic)) if room > 0 else 0.0
 
     def over(self) -> float:

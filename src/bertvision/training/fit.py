@@ -185,7 +185,7 @@ class Fitting:
         if plan and plan.tuned_from is None:
             plan = self.record.plan = replace(plan, tuned_from=self.clock.elapsed())
             self.run.write(self.record)
-        return self.watch.turn(piece(TUNE, mark), plan.tuned_from if plan else None)
+        return self.watch.turn(piece(TUNE, mark), began=plan.tuned_from if plan else None)
 
     def _reached(self, mark: Fraction) -> Fraction:
         """The mark at which time was up, instead of the one that was planned; --resume keeps to it."""
