@@ -50,14 +50,14 @@ def examples_of(kind: str, count: int, seed: int = 0) -> Examples:
     return Examples(found, None, classes if kind == "class" else classes * 2.5 + 1)
 
 
-def pipeline(last: Any, least: int, longest: int = 2) -> Any:
-    words = TfidfVectorizer(token_pattern=r"\w+|[^\w\s]", ngram_range=(1, longest), sublinear_tf=True, min_df=least)
-    characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, min_df=least)
+def pipeline(last: Any, longest: int) -> Any:
+    words = TfidfVectorizer(token_pattern=r"\w+|[^\w\s]", ngram_range=(1, longest), sublinear_tf=True)
+    characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True)
     return make_pipeline(make_union(words, characters), last)
 
 
 def test_classes_are_those_of_a_pipeline_of_scikit_learn() -> None:
-    train, new = examples_of("class", 600), examples_of("class", 50, 1)
+    train, new = examples_of("class", 800), examples_of("class", 50, 1)
     words = fit_words(train, "class", 3)
     assert words.linear.logistic
     one = LogisticRegression(C=words.linear.strength, solver="liblinear", dual=True, tol=TOLERANCE, random_state=0)
@@ -66,7 +66,7 @@ def test_classes_are_those_of_a_pipeline_of_scikit_learn() -> None:
     np.testing.assert_allclose(words.features.rows(new).toarray(), rows.toarray(), atol=1e-12)
     np.testing.assert_allclose(words.linear.decisions(rows), theirs[1].decision_function(rows), atol=1e-4)
     power = 1 / (1 + np.exp(-theirs[1].decision_function(rows))) ** words.linear.temperature
-    share = 0.5 / 601  # that all classes have alike
+    share = 0.5 / 801  # that all classes have alike
     expected = (1 - share) * power / power.sum(1, keepdims=True) + share / 3
     np.testing.assert_allclose(words.outputs(new), expected, atol=1e-4)
 
@@ -74,7 +74,7 @@ def test_classes_are_those_of_a_pipeline_of_scikit_learn() -> None:
 def test_scores_are_those_of_a_pipeline_of_scikit_learn() -> None:
     train, new = examples_of("score", 200), examples_of("score", 50, 1)
     words = fit_words(train, "score", 1)
-    theirs = pipeline(Ridge(alpha=words.linear.strength), 1, 1).fit(train.texts, train.targets)
+    theirs = pipeline(Ridge(alpha=words.linear.strength), 1).fit(train.texts, train.targets)
     np.testing.assert_allclose(words.outputs(new)[:, 0], theirs.predict(new.texts), atol=1e-2)
 
 
