@@ -33,6 +33,7 @@ from bertvision.runs.predictions import SplitPredictions, write_predictions
 from bertvision.states.passes import Reads, clean_pass
 from bertvision.tasks import load as load_task
 from bertvision.training import marks
+from bertvision.training.deadline import Clock, Watch
 from bertvision.types import HELD_OUT
 from bertvision_paper.plan import PLAIN
 
@@ -113,13 +114,15 @@ def rescore(run: Run) -> None:
         encoder = backbones.load(str(folder / "encoder"), 2, 0, span=setting.shape.span, pooled=setting.shape.pooled)
         # Without polish, all heads answer as they were saved.
         there = replace(setting, encoder=encoder, recipe=replace(setting.recipe, polish=0))
-        made = marks.answers_at(there, heads, old.mark, run.path / "states")
+        watch = Watch(Clock.start())
+        made = marks.answers_at(there, heads, old.mark, run.path / "states", there.evaluated, watch)
         ridden = {name: head for name, head in heads.items() if not ModelName.parse(name).polished}
         verdict = marks.judge(there, made, old.mark, ridden)
         past = {name: getattr(old, name) for name in ("step", "seconds", "costs", "modes", "polished_windows")}
         rescored.append(replace(verdict.record, **past))
         write_predictions(run.predictions_file(old.mark), targets, verdict.predictions)
-    Results.of(results.task, results.metric, rescored).write(run.path / "scores.json")
+    best = max(rescored, key=lambda one: one.goodness or 0.0)
+    Results.of(results.task, results.metric, rescored, best).write(run.path / "scores.json")
 
 
 def transfer(run: Run, early: str, late: str) -> dict[str, Any]:

@@ -16,7 +16,9 @@ from bertvision.analysis import Table, analyses, probe
 from bertvision.analysis.answers import answer_type, question_word
 from bertvision.analysis.conduct import analyse
 from bertvision.analysis.depth import smallest
+from bertvision.analysis.evidence import Evidence
 from bertvision.errors import UserError
+from bertvision.formats import grid
 from bertvision.kinds import Predictions
 from bertvision.runs.directory import Run
 from bertvision.runs.predictions import write_predictions
@@ -101,6 +103,30 @@ def test_overlap_confusion_and_disagreement_count_what_was_planted(run: Run, tmp
     rows_ = one(made, "breakdown")[0].rows
     for part in ("is ", "words"):  # each example is in one group of a kind
         assert sum(row["examples"] for row in rows_ if part in row["group"]) == 40
+
+
+def test_a_run_that_cannot_be_written_is_analysed_all_the_same(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(path: Path, value: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("bertvision.analysis.evidence.write_json", closed)
+    assert Evidence(run.path).kept("nothing-yet", lambda: [{"layer": 1}]) == [{"layer": 1}]
+    assert not Evidence(run.path).has("nothing-yet")
+
+
+def test_a_confusion_table_has_a_column_for_every_class() -> None:
+    """Also where names look like a value and the ends of its interval, or like a size in bytes."""
+    names = ("risk", "risk low", "risk high", "n_bytes")
+    matrix = [
+        {"is": name} | {f"said {other}": i + 7 for i, other in enumerate(names)} | {"right": 0.5} for name in names
+    ]
+    shown = grid(matrix)
+    assert shown.headers == ["is", *(f"said {name}" for name in names), "right"]
+    assert [[cell.text for cell in row[1:5]] for row in shown.rows] == [["7", "8", "9", "10"]] * 4
+    scored = grid([{"value": 0.5, "low": 0.4, "high": 0.6, "change": 0.1, "change low": 0.0, "change high": 0.2}])
+    assert [cell.text for cell in scored.rows[0]] == ["0.500 [0.400, 0.600]", "+0.100 [+0.000, +0.200]"]
 
 
 def test_calibration_and_coverage_see_planted_overconfidence(run: Run, tmp_path: Path) -> None:

@@ -10,20 +10,21 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "bertvision"
 # From the ground up: a module may import only what is listed before it. A folder's files are listed in its order.
 ORDER = """
-errors types registry progress randomness interrupts options recipe
+errors locks types registry progress randomness interrupts options recipe
 metrics: __init__ glue squad intervals
 kinds: __init__ labels spans
-tasks: __init__ reading sampling table memory glue squad invented demo
+tasks: __init__ reading sampling weights coverage table memory glue squad invented demo
 words: __init__ features linear model
 backbones: __init__ encoder tokenise digest packaged tiny
 stores: __init__ codec place format writer reader convert
 states: __init__ hidden batches passes sources
-heads: dropout base __init__ blocks pooling adapter across_layers closed_form variants description
+heads: dropout base __init__ blocks pooling adapter across_layers ridge closed_form embedding variants description
 records formats
 runs: __init__ predictions directory checkpoints card
 prepare
 inference: __init__ answer select official evaluate model shards extract
-training: __init__ stacking head_trainer lead loop planner polish marks cross_fit budget provenance stored fit
+training: __init__ stacking head_trainer lead deadline threads loop planner reported polish marks cross_fit budget
+training: provenance stored fit
 league
 analysis: __init__ evidence errors answers calibration curves probe layers depth transfer conduct
 cutting

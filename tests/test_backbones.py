@@ -25,14 +25,30 @@ SMALL = {
     "num_attention_heads": 2,
     "intermediate_size": 64,
 }
+LONGEST = {"max_position_embeddings": 64}
+FROM_PADDING = {"max_position_embeddings": 66, "pad_token_id": 1}  # positions 0 and 1 are for padding
 ARCHITECTURES = {
-    "bert": (transformers.BertConfig(**SMALL), True),
-    "roberta": (transformers.RobertaConfig(**SMALL, max_position_embeddings=66, pad_token_id=1), False),
-    "mpnet": (transformers.MPNetConfig(**SMALL, max_position_embeddings=66), False),
-    "electra": (transformers.ElectraConfig(**SMALL, embedding_size=32), True),
-    "distilbert": (transformers.DistilBertConfig(vocab_size=200, dim=32, n_layers=2, n_heads=2, hidden_dim=64), False),
+    "bert": (transformers.BertConfig(**SMALL, **LONGEST), True),
+    "roberta": (transformers.RobertaConfig(**SMALL, **FROM_PADDING), False),
+    "mpnet": (transformers.MPNetConfig(**SMALL, **FROM_PADDING), False),
+    "longformer": (transformers.LongformerConfig(**SMALL, **FROM_PADDING, attention_window=12), False),
+    "xlm-roberta-xl": (transformers.XLMRobertaXLConfig(**SMALL, **FROM_PADDING), False),
+    "deberta-v2": (
+        transformers.DebertaV2Config(
+            **SMALL, **LONGEST, relative_attention=True, position_biased_input=False,
+            pos_att_type=["p2c", "c2p"], position_buckets=16,
+        ),
+        False,
+    ),
+    "electra": (transformers.ElectraConfig(**SMALL, **LONGEST, embedding_size=32), True),
+    "distilbert": (
+        transformers.DistilBertConfig(vocab_size=200, dim=32, n_layers=2, n_heads=2, hidden_dim=64, **LONGEST),
+        False,
+    ),
     "modernbert": (
-        transformers.ModernBertConfig(**SMALL, **dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id"), 0)),
+        transformers.ModernBertConfig(
+            **SMALL, **LONGEST, **dict.fromkeys(("pad_token_id", "cls_token_id", "sep_token_id"), 0)
+        ),
         False,
     ),
 }  # fmt: skip
@@ -54,7 +70,8 @@ def tokenised(encoder: Encoder, examples: Examples, limit: int) -> Windows:
     return tokenise(encoder, examples, Recipe(max_length=limit), split_contexts=False).together
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+# Longformer finds the question by three separators, which only its own tokenizer makes.
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "longformer"])
 def test_every_architecture_answers_per_token(name: str, tmp_path: Path) -> None:
     """Start and end logits of a window do not depend on its neighbours in the batch, with and without token types."""
     encoder = load(str(saved(name, tmp_path / name)), 2, seed=0, span=True).eval()
@@ -81,7 +98,8 @@ def test_every_architecture_gives_the_states_of_raw_transformers(name: str, tmp_
         with torch.no_grad():
             logits, layers, _ = encoder(batch.inputs)
             raw = encoder.model(**batch.inputs, output_hidden_states=True)
-            base = encoder.model.base_model(**batch.inputs)
+            wide = {"global_attention_mask": torch.eye(1, batch.mask.shape[1])} if name == "longformer" else {}  # [CLS]
+            base = encoder.model.base_model(**batch.inputs, **wide)
         assert len(layers) == encoder.layers == 3
         assert torch.equal(logits, raw.logits)
         assert torch.allclose(layers[-1], base.last_hidden_state, atol=1e-6)
@@ -118,13 +136,24 @@ def test_every_architecture_can_be_frozen_and_run_in_part(name: str, tmp_path: P
         encoder.freeze("7")
 
 
-@pytest.mark.parametrize("name", ["roberta", "mpnet"])
-def test_the_longest_input_of_an_encoder_that_counts_from_its_padding_index(name: str, tmp_path: Path) -> None:
-    encoder = load(str(saved(name, tmp_path)), 2, seed=0)
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_text_is_read_up_to_the_last_position_and_no_further(name: str, tmp_path: Path) -> None:
+    """Some count positions from the padding index; those with relative positions keep to what they were trained on."""
+    encoder = load(str(saved(name, tmp_path)), 2, seed=0).eval()
+    encoder.tokenizer.model_max_length = 10**30  # as those have that state no limit
     assert encoder.longest == 64
-    windows = tokenised(encoder, Examples(["the cat " * 100], None, None), 512)
+    long = Examples(["the cat " * 100], None, None)
+    windows = tokenised(encoder, long, 512)
     assert (windows.truncated, windows.lengths.tolist()) == (1, [64])
-    encoder(encoder.batch(windows, np.array([0])).inputs)
+    with torch.no_grad():
+        _, layers, _ = encoder(encoder.batch(windows, np.array([0])).inputs)
+    assert {tuple(layer.shape) for layer in layers} == {(1, 64, 32)}  # Longformer pads inside
+    if name in ("modernbert", "deberta-v2"):
+        return
+    beyond = Windows(*(np.resize(flat, 65) for flat in (windows.tokens, windows.types, windows.segments)),
+                     np.array([0, 65]), 0, np.array([0]))  # fmt: skip
+    with pytest.raises((IndexError, RuntimeError)), torch.no_grad():
+        encoder(encoder.batch(beyond, np.array([0])).inputs)
 
 
 def test_the_packaged_encoder_pools_and_tokenises_without_its_baked_in_limits() -> None:
@@ -192,6 +221,27 @@ def test_broken_encoders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "m" / "model.safetensors").write_bytes(cut)
     with pytest.raises(UserError, match="could not be loaded"):
         load(str(tmp_path / "m"), 2, seed=0)
+
+
+UNREADABLE = {
+    "padding behind it": transformers.XLNetConfig(vocab_size=200, d_model=32, n_layer=2, n_head=2, d_inner=64),
+    "every layer and token": transformers.FunnelConfig(
+        vocab_size=200, block_sizes=[1, 1], d_model=32, n_head=2, d_head=16, d_inner=64
+    ),
+    "in batches": transformers.GPT2Config(vocab_size=200, n_embd=32, n_layer=2, n_head=2),
+}
+
+
+@pytest.mark.parametrize("reason", UNREADABLE)
+def test_architectures_that_heads_cannot_read_are_refused(reason: str, tmp_path: Path) -> None:
+    """Answers must not depend on padding (XLNet) and states must be of tokens (Funnel shortens the sequence)."""
+    torch.manual_seed(0)
+    transformers.AutoModelForSequenceClassification.from_config(UNREADABLE[reason]).save_pretrained(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny.folder())
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=reason):
+        load(str(tmp_path), 2, seed=0)
 
 
 def test_weights_of_another_depth_are_refused(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
-import numpy as np
 import pytest
 from conftest import Command, info_of, tiny_fit
 
@@ -15,15 +14,11 @@ import bertvision
 from bertvision.errors import UserError
 from bertvision.heads.closed_form import ClosedForm
 from bertvision.options import ALL_MARKS, Request
-from bertvision.prepare import Prepared, prepare
+from bertvision.prepare import prepare
 from bertvision.progress import Progress
 from bertvision.recipe import Recipe
-from bertvision.reports.content import _reproduce
-from bertvision.reports.parts import Code
 from bertvision.training import budget
-from bertvision.training.budget import MarkSeconds, within_time
-from bertvision.training.fit import Fitting
-from bertvision.training.loop import Loop
+from bertvision.training.budget import MarkSeconds, Measured, within_time
 
 ASKED = Recipe(budget=10.0, lead="closed-form", polish_until="3/10")
 WITHOUT_LEAD = Recipe(budget=10.0, lead="own")
@@ -32,7 +27,7 @@ WITHOUT_LEAD = Recipe(budget=10.0, lead="own")
 def decided(rest: float, epoch: float, recipe: Recipe = ASKED, start: float = 0.0, **mark: float) -> Recipe:
     """`mark`: seconds of a mark by way to read pairs, of which a fifth are for answers, all but a twentieth to dev."""
     by_way = {way: MarkSeconds(0.5 * s, 0.3 * s, 0.05 * s, 0.15 * s) for way, s in mark.items()}
-    return within_time(recipe, rest, epoch, by_way, 1000, start)
+    return within_time(recipe, rest, Measured(epoch, by_way, 1000, start))
 
 
 def marks_of(chosen: Recipe) -> str:
@@ -67,7 +62,7 @@ def test_without_a_lead_heads_are_polished_in_the_end() -> None:
 
 def test_spans_are_fine_tuned_and_not_polished(tmp_path: Path) -> None:
     given = {"backbone": "tiny", "limit": 60, "dev_limit": 20, "quiet": True}
-    run = bertvision.fit("squad2-invented", budget=1, out=tmp_path / "run", **given)
+    run = bertvision.fit("squad2-invented", budget=0.25, out=tmp_path / "run", **given)
     last = run.results.last
     assert Fraction(last.mark) > 0
     assert {"encoder"} < {name for name in last.models if name in run.record.parameters}
@@ -84,6 +79,23 @@ def test_too_little_time_for_all_examples_means_fewer() -> None:
     assert (chosen.epochs, chosen.marks, chosen.limit) == ("0", "0", 400)
 
 
+def test_where_dev_takes_most_of_the_time_a_part_of_it_is_reported_on() -> None:
+    measured = Measured(1000, {"joint": MarkSeconds(50, 30, 5, 500)}, 1000)
+    assert within_time(ASKED, 30, measured).limit == 1  # all of dev, as asked
+    assert within_time(ASKED, 30, replace(measured, dev_share=0.01)).limit == 235  # 20 s of 85
+
+
+def test_folds_take_their_time() -> None:
+    """Five folds train on four fifths each: five times as much as one fit."""
+    measured = Measured(10, {"joint": MarkSeconds(5, 3, 1, 1)}, 1000)
+    once, five = (within_time(replace(ASKED, folds=folds), 100, measured) for folds in ("0", "5"))
+    assert (once.marks, five.marks) == ("0,3", f"0,{Fraction(112, 100)}")  # (100 - 5 * 8 - 2 - 2) / 50
+
+
+def test_few_examples_are_seen_more_often() -> None:
+    assert [budget.most_epochs(steps) for steps in (1, 13, 40, 60, 100, 5000)] == [10, 10, 8, 5, 3, 3]
+
+
 def test_a_run_keeps_its_budget_and_says_what_it_decided(table: Path, tmp_path: Path) -> None:
     run = tiny_fit(table, tmp_path / "run", budget=0.5, polish=None)
     record, recipe = run.record, run.record.recipe
@@ -93,58 +105,6 @@ def test_a_run_keeps_its_budget_and_says_what_it_decided(table: Path, tmp_path: 
     assert Fraction(recipe.epochs) > 0
     assert recipe.marks.split(",")[-1] == recipe.epochs == run.results.last.mark
     assert (record.request.epochs, record.request.marks) == (Request.epochs, None)
-
-
-def test_half_of_the_steps_tell_how_many_are_reached_in_time() -> None:
-    cases = [
-        (1.0, 50.0, "1"),
-        (2.0, 50.0, "3/4"),
-        (0.5, 50.0, "3/2"),
-        (1.0, -9.0, "1/2"),
-        (0.01, 50.0, str(budget.MOST)),
-    ]
-    for each, left, epochs in cases:
-        assert str(budget.epochs_in_time(replace(ASKED, epochs="1"), 50, 100, each, left)) == epochs
-
-
-def test_a_mark_stays_on_the_side_of_polishing_that_it_was_planned_on() -> None:
-    unpolished, polished = replace(ASKED, epochs="11/20"), replace(ASKED, epochs="3/10")
-    assert str(budget.epochs_in_time(unpolished, 27, 100, 1.0, 1.0)) == "31/100"
-    assert str(budget.epochs_in_time(polished, 15, 100, 1.0, 99.0)) == "3/10"
-
-
-@pytest.mark.parametrize(("tuned_by", "least", "most"), [(1.5, 1.4, 1.55), (2.5, 2.4, 2.55)])
-def test_fine_tuning_that_is_slower_or_faster_than_the_trial_ends_earlier_or_later(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tuned_by: float, least: float, most: float
-) -> None:
-    """Planned are two epochs; in the time that was thought right for them, another number of steps is done."""
-    times: list[float] = []
-
-    def within(setting: Prepared, started: float) -> tuple[Prepared, float]:
-        steps = -(-len(setting.encoded["train"]) // setting.recipe.batch_size)
-        return replace(setting, recipe=replace(setting.recipe, epochs="2", marks="0,2")), 100 * tuned_by * steps
-
-    step = Loop._train_step
-
-    def slow(loop: Loop, group: list[np.ndarray], factor: float) -> float:
-        loop.seconds["loop"] += 100.0
-        times.append(loop.seconds["loop"])
-        return step(loop, group, factor)
-
-    monkeypatch.setattr(budget, "within", within)
-    monkeypatch.setattr(Loop, "_train_step", slow)
-    monkeypatch.setattr(Fitting, "_elapsed", lambda fitting: times[-1] if times else 0.0)
-    run = tiny_fit(table, tmp_path / "run", budget=9, batch_size=4, heads="last-layer", polish=0)
-    last, record = run.results.last, run.record
-    assert least < Fraction(last.mark) < most
-    assert last.step == len(times)
-    assert (record.recipe.epochs, record.recipe.marks) == (last.mark, f"0,{last.mark}")
-    assert record.plan is not None
-    assert record.plan.epochs == "2"
-    assert 0 < (record.plan.changed_at or 0) < last.step
-    (said, *_) = _reproduce(record)
-    assert isinstance(said, Code)
-    assert f"first {record.plan.changed_at} steps" in said.label
 
 
 def test_a_short_budget_takes_fewer_examples(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

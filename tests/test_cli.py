@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Command, sentences, write_csv
+from conftest import Command, scores_of, sentences, write_csv
 
 FAST = ("--backbone", "tiny", "--polish", "2")
 
@@ -155,6 +155,9 @@ def fails(command: Command, tmp_path: Path, message: str, *arguments: object) ->
         (("--train", "TABLE", "--freeze", "9"), "has 3 layers"),
         (("--train", "TABLE", "--resume"), "nothing to resume"),
         (("--train", "TABLE", "--data", "x"), "Task 'table' does not take --data"),
+        (("--train", "TABLE", "--metric", "r2"), "--metric for kind class must be one of accuracy, f1, macro-f1"),
+        (("--train", "TABLE", "--class-weight", '{"poz": 2}'), "--class-weight: There is no class called 'poz'"),
+        (("--train", "TABLE", "--weight", "label"), "row 1: --weight column 'label' holds 'neg'"),
         (("--train", "TABLE", "--seed", "-1"), "--seed must not be negative; got -1"),
     ],
 )
@@ -164,17 +167,24 @@ def test_a_wrong_option_is_one_message_and_leaves_nothing(
     fails(command, tmp_path, message, *(table if part == "TABLE" else part for part in arguments))
 
 
-def test_a_dev_label_that_train_lacks_is_named(command: Command, table: Path, tmp_path: Path) -> None:
-    write_csv(tmp_path / "dev.csv", ("text", "label"), [("a", "pos"), ("b", "meh")])
-    fails(
-        command,
-        tmp_path,
-        "row 2: label 'meh' is not one of the classes",
-        "--train",
-        table,
-        "--dev",
-        tmp_path / "dev.csv",
-    )
+def test_dev_rows_of_a_class_that_train_lacks_count_as_wrong_and_are_said(
+    command: Command, table: Path, tmp_path: Path
+) -> None:
+    write_csv(tmp_path / "dev.csv", ("text", "label"), [("good", "pos"), ("bad", "neg"), ("b", "meh"), ("c", "meh")])
+    run, lacking = tmp_path / "run", "dev: 2 of 4 rows are of classes that train lacks; they count as wrong"
+    options = ("--dev", tmp_path / "dev.csv", "--epochs", "0", "--metric", "balanced-accuracy", "--out", run)
+    code, _, err = command("fit", table, *FAST, *options)
+    assert code == 0, err
+    assert f"'{tmp_path / 'dev.csv'}' has classes that train lacks: meh" in err
+    assert lacking in err
+    found = scores_of(run)["marks"][-1]["dev"]["encoder"]
+    assert list(found) == ["balanced-accuracy", "accuracy", "f1", "matthews"]
+    assert found["accuracy"]["value"] <= 0.5
+    code, out, err = command("analyse", run, "--only", "confusion,breakdown,errors")
+    assert (code, "2 examples of classes that train lacks are left out" in " ".join(out.split())) == (0, True), err
+    assert "is a class that train lacks" in out
+    code, _, err = command("evaluate", run, "--dev", tmp_path / "dev.csv")
+    assert (code, lacking in err) == (0, True)
 
 
 def test_an_existing_out_is_refused_before_any_work(command: Command, table: Path, tmp_path: Path) -> None:

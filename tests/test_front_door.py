@@ -3,15 +3,18 @@ docstrings whose examples run."""
 
 import doctest
 import inspect
+import math
 import re
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from conftest import sentences, tiny_fit, write_csv
@@ -179,6 +182,43 @@ def test_probabilities_are_rows_that_sum_to_one_and_agree_with_the_labels(run: R
     assert set(scored.predict("a cat", "a dog")) == {"score"}
     with pytest.raises(UserError, match="answers with a score: it has no classes"):
         scored.predict_proba(["a"], ["b"])
+
+
+def test_texts_to_predict_are_any_sequence(run: Run, pair_run: Run) -> None:
+    pandas, model, two = pytest.importorskip("pandas"), run.model(), ["a great film", "a bad film"]
+    expected = model.predict_proba(two)
+    given = [
+        tuple(two), np.array(two), np.array(two, dtype=object), pyarrow.array(two), iter(two),
+        pandas.Series(two, index=["columns", "b"]), pandas.Series(two, dtype="string"), pandas.Index(two),
+    ]  # fmt: skip
+    with suppress(ImportError):
+        import datasets
+
+        given.append(datasets.Dataset.from_dict({"text": two})["text"])
+    with suppress(ImportError):
+        import polars
+
+        given.append(polars.Series(two))
+    for texts in given:
+        assert model.predict_proba(texts) == pytest.approx(expected), type(texts)
+    assert [answer["label"] for answer in model.predict(pandas.Series(two))] == [a["label"] for a in model.predict(two)]
+    assert set(model.predict(np.array(two)[0])) == {"label", "probabilities"}
+    both = pandas.DataFrame({"one": ["a", "b"], "two": ["c", "d"]}, index=[7, 3])
+    assert pair_run.model().predict(both["one"], both["two"]) == pair_run.model().predict(["a", "b"], ["c", "d"])
+
+
+def test_what_is_not_a_text_is_named_by_its_row(run: Run, pair_run: Run) -> None:
+    pandas, model = pytest.importorskip("pandas"), run.model()
+    for texts in (b"bytes", 3, 1.5, None, {"text": ["a"]}, pandas.DataFrame({"text": ["a"]}), Path("more.csv")):
+        for answer in (model.predict, model.predict_proba):
+            with pytest.raises(UserError, match=f"texts must be a text or a sequence .* got {type(texts).__name__}"):
+                answer(texts)
+    for second in (None, 3, b"b", math.nan, ["b"], pandas.NA):
+        for texts in (["a", second], pandas.Series(["a", second], dtype=object)):
+            with pytest.raises(UserError, match=r"^texts, row 2: .* is not a text"):
+                model.predict(texts)
+    with pytest.raises(UserError, match=r"^second_texts, row 1: nan is not a text"):
+        pair_run.model().predict(["a"], pandas.Series([math.nan]))
 
 
 def test_models_of_a_run_are_loaded_by_name_and_mark(run: Run) -> None:

@@ -128,7 +128,7 @@ def test_a_label_hidden_in_one_layer_is_found() -> None:
     test, truth = planted(TEXTS, layer=2, count=200, seed=1)
     failures = []
     for name in heads:
-        if not heads[name].fits(TEXTS) or name.startswith("last-layer"):
+        if not heads[name].fits(TEXTS) or name.startswith(("last-layer", "embedding")):
             continue
         head = head_of(name, TEXTS)
         large = parameters(head) > 1e6  # learns in fewer steps, each of which takes long

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 import bertvision
 from bertvision import show
 from bertvision.heads import heads
-from bertvision.heads.base import Head, Shape
+from bertvision.heads.base import Head, Rows, Shape
 from bertvision.heads.variants import build
 from bertvision.options import Request
 from bertvision.prepare import Prepared, prepare
@@ -22,6 +22,7 @@ from bertvision.progress import Progress
 from bertvision.runs.directory import Run
 from bertvision.states.hidden import HiddenStates
 from bertvision.training import lead
+from bertvision.training.deadline import Clock, Watch
 from bertvision.training.lead import lead_of, start
 from bertvision.training.polish import supplied
 
@@ -46,9 +47,9 @@ def test_it_starts_where_closed_form_puts_it(table: Path, tmp_path: Path) -> Non
     found = lead_of(setting)
     start(found["closed-form"], setting)
     solved = build(["closed-form"], setting.shape, 0)
-    with supplied(setting, "joint", solved, "0", tmp_path) as supply:
+    with supplied(setting, "joint", solved, "0", tmp_path, Watch(Clock.start()).turn("states")) as supply:
         states = supply.source.states
-        solved["closed-form"].solve(lambda: [(states, setting.train_targets())], "class")
+        solved["closed-form"].solve(lambda: [Rows(states, setting.train_targets())], "class")
     assert isinstance(states, HiddenStates)
     with torch.no_grad():
         ours, theirs = (heads["closed-form"].eval()(states) for heads in (found, solved))
@@ -61,7 +62,7 @@ def test_a_sample_of_the_windows_is_enough(table: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(lead, "MOST", 40)
     seen: list[int] = []
     found = lead_of(setting)["closed-form"]
-    monkeypatch.setattr(found, "solve", lambda batches, kind: seen.extend(len(targets) for _, targets in batches()))
+    monkeypatch.setattr(found, "solve", lambda batches, kind: seen.extend(len(rows.targets) for rows in batches()))
     start(found, setting)
     assert sum(seen) == 40
 
@@ -107,10 +108,10 @@ def test_resumed_is_as_if_never_interrupted(
     whole = tiny_fit(table, tmp_path / "whole", heads=heads, marks="0,1/2,1")
     answers_at = marks.answers_at
 
-    def crash(setting: Prepared, ridden: dict[str, Head], mark: str, folder: Path) -> marks.Answers:
+    def crash(setting: Prepared, ridden: dict[str, Head], mark: str, *given: object) -> marks.Answers:
         if mark == "1/2":
             raise RuntimeError("power cut")
-        return answers_at(setting, ridden, mark, folder)
+        return answers_at(setting, ridden, mark, *given)
 
     with monkeypatch.context() as patched:
         patched.setattr(marks, "answers_at", crash)
@@ -144,7 +145,7 @@ def test_bad_leads_are_refused_before_anything_is_written(table: Path, tmp_path:
     for given in ("adapter-64", "closed-form:data=10", "closed-from"):
         code, _, err = command("fit", table, "--backbone", "tiny", "--lead", given, "--out", tmp_path / "run")
         assert code == 1, given
-        assert f"--lead must be one of own, closed-form, closed-form-adapter; got '{given}'." in err
+        assert f"--lead must be one of own, closed-form, closed-form-adapter, embedding; got '{given}'." in err
         assert not list(tmp_path.glob("run*"))
 
 

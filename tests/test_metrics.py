@@ -9,7 +9,8 @@ from sklearn import metrics as reference
 
 from bertvision.inference.select import choose, combined, greedy, matching_shift
 from bertvision.kinds.labels import LabelJudge
-from bertvision.metrics.glue import METRICS, decide
+from bertvision.metrics import intervals
+from bertvision.metrics.glue import CLASS_METRICS, METRICS, SCORE_METRICS, decide
 from bertvision.metrics.intervals import compare, measure, resampled, score
 from bertvision.options import Request
 from bertvision.records import Ensemble
@@ -19,9 +20,12 @@ RANDOM = np.random.default_rng(0)
 REFERENCES = {
     "accuracy": lambda d, t: reference.accuracy_score(t, d),
     "f1": lambda d, t: reference.f1_score(t, d, average="binary" if t.max() < 2 else "macro"),
+    "macro-f1": lambda d, t: reference.f1_score(t, d, average="macro"),
+    "balanced-accuracy": lambda d, t: reference.balanced_accuracy_score(t, d),
     "matthews": lambda d, t: reference.matthews_corrcoef(t, d),
     "pearson": lambda d, t: stats.pearsonr(d, t).statistic,
     "spearman": lambda d, t: stats.spearmanr(d, t).statistic,
+    "r2": lambda d, t: reference.r2_score(t, d),
 }
 
 
@@ -33,7 +37,7 @@ def judge_of(targets: np.ndarray) -> LabelJudge:
 
 
 def answers(metric: str, classes: int, count: int = 300) -> tuple[np.ndarray, np.ndarray]:
-    if metric in ("pearson", "spearman"):
+    if metric in SCORE_METRICS:
         targets = np.round(RANDOM.normal(size=count), 1)  # rounded: ties occur
         return (targets + RANDOM.normal(size=count)).round(1)[:, None], targets
     targets = RANDOM.integers(0, classes, count)
@@ -63,6 +67,45 @@ def test_a_constant_prediction_scores_zero_without_a_warning(metric: str) -> Non
         warnings.simplefilter("error")
         found = score(constant, targets, metric)
     assert (found.value, found.low, found.high) == (0, 0, 0)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # scikit-learn's, about classes that are only predicted
+@pytest.mark.parametrize("metric", CLASS_METRICS)
+def test_rows_of_a_class_that_train_lacks_are_always_wrong(metric: str) -> None:
+    """To scikit-learn they are one more class, which is never predicted."""
+    for classes in (2, 4):
+        outputs, targets = answers(metric, classes)
+        targets[:40] = classes
+        decisions = decide(outputs)
+        one = (metric, classes) == ("f1", 2)
+        expected = reference.f1_score(targets == 1, decisions == 1) if one else REFERENCES[metric](decisions, targets)
+        assert measure(outputs, targets, metric) == pytest.approx(expected, abs=1e-12)
+        assert measure(np.eye(classes)[np.minimum(targets, classes - 1)], targets, "accuracy") < 1
+    judge, known = judge_of(targets), judge_of(targets[40:])
+    assert judge.loss(outputs) == pytest.approx(known.loss(outputs[40:]))
+
+
+def test_r2_of_constant_targets_is_that_of_scikit_learn() -> None:
+    targets = np.full(20, 3.0)
+    for predicted in (targets, targets + 1):
+        found = measure(predicted[:, None], targets, "r2", "score")
+        assert found == reference.r2_score(targets, predicted)
+
+
+def test_what_is_kept_of_the_resamples_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    intervals._kept.cache_clear()
+    right = np.ones(500, dtype=np.int64)
+    outputs = RANDOM.dirichlet([1, 1], 500)
+    plain = resampled(outputs, right, "accuracy")
+    assert len(plain) == 1000
+    assert sum(intervals._kept(500, first).nbytes for first in range(0, 1000, 100)) == 1000 * 500
+    assert intervals._kept.cache_info().currsize == 10
+    # Too many examples to keep: fewer resamples, drawn again each time, but the same ones.
+    monkeypatch.setattr(intervals, "MOST_DRAWS", 20_000)
+    intervals._kept.cache_clear()
+    fewer = resampled(outputs, right, "accuracy")
+    assert np.array_equal(fewer, plain[:200])
+    assert intervals._kept.cache_info().currsize == 0
 
 
 def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:

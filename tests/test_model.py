@@ -1,12 +1,13 @@
 """What a run leaves behind, and what can be done with it: evaluate, predict, compare."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import transformers
-from conftest import info_of, scores_of, sentences, write_csv
+from conftest import Command, info_of, scores_of, sentences, write_csv
 
 import bertvision
 from bertvision.errors import UserError
@@ -183,6 +184,27 @@ def test_predict_says_what_it_was_trained_on(run: Run, pair_run: Run) -> None:
     with pytest.raises(UserError, match="1 first texts but 2 second"):
         bertvision.load(pair_run.path).predict(["a"], ["b", "c"])
     assert bertvision.load(run.path).predict([]) == []
+
+
+def test_answers_to_a_file_are_never_shifted_by_a_line_that_is_left_out(tmp_path: Path, command: Command) -> None:
+    header, pairs = ["id", "qid1", "qid2", "question1", "question2", "is_duplicate"], sentences(80)
+    rows = [[str(i), "1", "2", text, text if i % 2 else "a cat", str(i % 2)] for i, (text, _) in enumerate(pairs)]
+    torn = [*rows[:3], rows[3][:2], *rows[4:]]
+    for name, lines in (("train.tsv", rows), ("dev.tsv", torn), ("whole.tsv", rows[:8])):
+        (tmp_path / name).write_text("".join("\t".join(line) + "\n" for line in [header, *lines]))
+    run = bertvision.fit("qqp", data=tmp_path, epochs=0, heads="none", out=tmp_path / "run", **EASY)
+    assert run.record.data["dev"].examples == 79  # scores may leave a torn line out
+    code, _, err = command("predict", run.path, "--file", tmp_path / "dev.tsv")
+    assert (code, "dev.tsv', line 5: 2 fields where 6 were expected" in err) == (1, True)
+    code, out, _ = command("predict", run.path, "--file", tmp_path / "whole.tsv", "--json")
+    assert [answer["text"] for answer in json.loads(out)] == [text for text, _ in pairs[:8]]
+
+
+def test_blank_lines_of_a_text_file_are_counted(run: Run, tmp_path: Path, command: Command) -> None:
+    (tmp_path / "new.txt").write_text("a great film\n\na bad film\n \n")
+    code, out, err = command("predict", run.path, "--file", tmp_path / "new.txt", "--json")
+    assert [answer["text"] for answer in json.loads(out)] == ["a great film", "a bad film"]
+    assert (code, "new.txt': 2 blank lines were left out" in err) == (0, True)
 
 
 def test_the_checkpoint_is_a_plain_transformers_folder(run: Run) -> None:

@@ -57,16 +57,17 @@ def test_every_key_of_version_01_is_still_written(old: Path, tmp_path: Path) -> 
 
 
 def test_a_run_of_version_01_scores_today_as_it_did(old: Path, tmp_path: Path) -> None:
-    """The same command gives the same held-out rows, and to the last digits the same scores."""
+    """The same command gives the same held-out rows, and to the last digits the same scores. Only closed-form heads are
+    solved differently by now, which also changes ensembles."""
     run = tiny_fit("reviews.csv", tmp_path / "new", heads="last-layer-views,closed-form", polish=None, epochs=0)
     kept = Run("run")
     assert run.record.data == kept.record.data
     assert run.record.parameters == kept.record.parameters
     assert run.record.weights_sha256 == kept.record.weights_sha256
     for split, models in kept.results.last.scores.items():
-        for name, found in models.items():
+        for name in (ENCODER, "last-layer-views+polish"):
             again = run.results.last.scores[split][name]
-            for metric, score in found.items():
+            for metric, score in models[name].items():
                 assert again[metric].value == pytest.approx(score.value), (split, name, metric)
 
 

@@ -157,7 +157,10 @@ def test_a_job_that_is_run_again_takes_the_place_of_what_was_there(tmp_path: Pat
 
 def test_two_at_once_are_refused(tmp_path: Path) -> None:
     with runs.alone(tmp_path / "results.jsonl"):
-        with pytest.raises(SystemExit, match="Another run fills"), runs.alone(tmp_path / "results.jsonl"):
+        with (
+            pytest.raises(SystemExit, match="being written by another process"),
+            runs.alone(tmp_path / "results.jsonl"),
+        ):
             pass
         with runs.alone(tmp_path / "others.jsonl"):
             pass
@@ -167,7 +170,7 @@ def test_what_is_done_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Monke
     """A stand-in for the child process, which fails once: its job, and no other, is run by the second call."""
     calls: list[str] = []
 
-    def child(key: runs.Key, data: str, patience: float) -> tuple[list[dict[str, Any]], int, str]:
+    def child(key: runs.Key, data: str, patience: float, module: str) -> tuple[list[dict[str, Any]], int, str]:
         calls.append(key.contestant)
         if calls == ["ours"]:
             return [], 0, "out of memory"

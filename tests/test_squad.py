@@ -372,7 +372,7 @@ def test_probabilities_of_n_best_answers_add_up_and_no_place_is_listed_twice() -
 
 def test_a_question_is_answerable_if_any_window_says_so() -> None:
     none = np.empty(0)
-    windows = Windows(none, none, none, np.arange(5), 0, np.array([0, 0, 1, 1]))
+    windows = Windows(none, none, none, np.arange(5), 0, np.array([0, 0, 1, 1]), characters=none)
     outputs = np.array([[0.9, 0.1], [0.3, 0.7], [0.8, 0.2], [0.9, 0.1]])
     assert per_example(outputs, windows).tolist() == [[0.3, 0.7], [0.8, 0.2]]
 

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 import transformers
@@ -349,6 +351,81 @@ def test_a_read_only_folder_is_said(table: Path, tmp_path: Path) -> None:
     (tmp_path / "locked").mkdir(mode=0o500)
     with pytest.raises(UserError, match="cannot be written"):
         extracted(table, tmp_path / "locked" / "store")
+
+
+def test_no_lock_files_are_left(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "aside").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "aside"))
+    assert bertvision.extract("tiny", "table", train=table, out=tmp_path / "parts", shard="1/2", quiet=True) is None
+    extracted(table, tmp_path / "parts", dtype="fp16", shard="2/2")
+    extracted(table, tmp_path / "whole", dtype="int8")
+    assert list((tmp_path / "aside").iterdir()) == []
+    assert not [path for path in tmp_path.rglob("*") if path.name.startswith(".") or "lock" in path.name]
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "..", "a/b", "a\\b", "file:x", ""])
+def test_names_in_a_store_do_not_lead_out_of_its_folder(table: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "store"
+    extracted(table, out)
+    manifest, rows = json.loads((out / "manifest.json").read_text()), out / "rows-train.parquet"
+    old = next(iter(manifest["files"]))
+    renamed = manifest | {"files": {name if kept == old else kept: value for kept, value in manifest["files"].items()}}
+    (out / "manifest.json").write_text(json.dumps(renamed))
+    with pytest.raises(UserError, match="which is not in its folder"):
+        bertvision.open_store(out)
+    kept = pyarrow.parquet.read_table(rows)
+    table_ = kept.set_column(kept.column_names.index("shard"), "shard", pyarrow.array([name] * len(kept)))
+    pyarrow.parquet.write_table(table_, rows)
+    manifest["files"][rows.name] |= {"bytes": rows.stat().st_size, "sha256": digests(out)[rows.name]}
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="which is not in its folder"):
+        next(bertvision.open_store(out).batches(4))
+
+
+def test_a_damaged_manifest_is_said(table: Path, tmp_path: Path) -> None:
+    extracted(table, tmp_path / "store")
+    file = tmp_path / "store" / "manifest.json"
+    manifest = json.loads(file.read_text())
+    short = {name: value for name, value in manifest["header"].items() if name != "features"}
+    entries = {name: {"bytes": 1} for name in manifest["files"]}
+    for damaged in (
+        [],
+        {},
+        {"header": manifest["header"]},
+        manifest | {"header": short},
+        manifest | {"files": entries},
+    ):
+        file.write_text(json.dumps(damaged))
+        with pytest.raises(UserError, match=r"manifest\.json' is not the manifest of a store, or is damaged"):
+            bertvision.open_store(tmp_path / "store")
+
+
+def test_a_limit_on_examples_that_are_not_stored_is_refused(command: Command, table: Path, tmp_path: Path) -> None:
+    for split, given, meant in (("dev", "--limit", "--dev-limit"), ("train", "--dev-limit", "--limit")):
+        call = ("extract", "tiny", table, "--split", split, given, 20, "--out", tmp_path / "store")
+        code, _, err = command(*call)
+        assert code == 1
+        assert f"{given} is for" in err
+        assert f"Use {meant} for {split}." in err
+    assert not (tmp_path / "store").exists()
+    limited = extracted(table, tmp_path / "store", split="dev", dev_limit=10)
+    assert len(limited) == 10
+
+
+def test_the_seed_of_a_new_output_layer_outlives_the_store(table: Path, tmp_path: Path, command: Command) -> None:
+    """What the encoder says by its new output layer is the same after loading, whatever the seed."""
+    said = []
+    for seed in (0, 1):
+        store = extracted(table, tmp_path / f"store-{seed}", seed=seed)
+        assert ("--seed 1" in store.manifest["command"]) == (seed == 1)
+        run = bertvision.train(store.place.url, heads="last-layer", polish=1, out=tmp_path / f"run-{seed}", quiet=True)
+        kept = run.predictions("0")["dev"].outputs["encoder"]
+        examples = parts_of(load(Request(task="table", train=str(table))), Request())["dev"]
+        assert run.model("encoder").predict_proba(examples.texts)[:, -1] == pytest.approx(kept[:, -1], abs=1e-5)
+        said.append(kept)
+    assert not np.allclose(*said)
+    code, _, err = command("extract", "tiny", table, "--seed", 1, "--dtype", "fp32", "--out", tmp_path / "store-1")
+    assert code == 0, err  # the same store, from the command line
 
 
 def test_a_store_may_lie_anywhere_that_fsspec_knows(table: Path, tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """Reading data: the GLUE files with their quirks, users' tables, fixed samples."""
 
 import json
+import tracemalloc
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +16,15 @@ from bertvision.backbones.encoder import load as backbone
 from bertvision.backbones.tokenise import tokenise
 from bertvision.errors import UserError
 from bertvision.options import Request
+from bertvision.prepare import chosen_by, parts_of
 from bertvision.recipe import Recipe
+from bertvision.tasks import coverage, tasks
 from bertvision.tasks import load as load_task
-from bertvision.tasks import tasks
 from bertvision.tasks.glue import TABLE, GlueTask
+from bertvision.tasks.memory import dataset_in_memory
+from bertvision.tasks.reading import only, read_columns
 from bertvision.tasks.sampling import hold_out, sample
+from bertvision.tasks.table import infer_kind
 from bertvision.types import Dataset, Examples
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -184,3 +191,198 @@ def test_an_unlabelled_glue_file_can_be_read_to_predict(tmp_path: Path) -> None:
     (tmp_path / "test.tsv").write_text('index\tsentence1\tsentence2\n0\ta "b\tc\n')
     found = tasks["rte"].read(tmp_path / "test.tsv", {"text": "sentence1", "pair": "sentence2", "label": None}, ())
     assert (found.texts, found.second_texts, found.targets) == (['a "b'], ["c"], None)
+
+
+@pytest.mark.parametrize(
+    ("labels", "rows", "kind", "why"),
+    [
+        (range(77), 5, "class", "77 whole numbers from 0 to 76"),
+        (range(1, 6), 16, "class", "5 whole numbers from 1 to 5"),
+        ((-1, 0, 1), 10, "class", "3 whole numbers from -1 to 1"),
+        ((1, 2, 3, 4, 7, 8, 9, 10), 5, "class", "8 whole numbers from 1 to 10"),
+        ((0, 4), 20, "class", "two numbers"),
+        (range(80, 98), 10, "score", "18 whole numbers from 80 to 97; they do not start at -1, 0 or 1"),
+        (range(1990, 2020), 5, "score", "do not start at"),
+        ((0, 5, 10, 50, 100), 10, "score", "most of the numbers between do not occur"),
+        (range(50), 2, "score", "fewer than 3 rows each on average"),
+        (range(600), 4, "score", "more than 500 are too many"),
+        ((0.5, 1, 2), 20, "score", "numbers with fractions"),
+        (("a", "b"), 20, "class", "not all numbers"),
+    ],
+)
+def test_whole_numbers_are_class_ids_or_scores_and_the_note_says_why(
+    labels: Iterable[object], rows: int, kind: str, why: str
+) -> None:
+    found, reason = infer_kind("t.csv", [str(label) for label in labels for _ in range(rows)])
+    assert found == kind
+    assert why in reason
+    assert reason.endswith(f"; --kind {'score' if kind == 'class' else 'class'} overrides")
+
+
+def test_a_huge_integer_is_a_message_or_the_name_of_a_class(tmp_path: Path) -> None:
+    rows = [{"text": text, "label": 10**400 if i % 2 else 1} for i, (text, _) in enumerate(sentences(40))]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match=r"row 2: label '10{56}\.\.\.' among numbers.*--kind class"):
+        load("table", train=tmp_path / "t.jsonl")
+    with pytest.raises(UserError, match=r"row 2: column 'label' holds '10{56}\.\.\.', not a finite number"):
+        load("table", train=tmp_path / "t.jsonl", kind="score")
+    assert load("table", train=tmp_path / "t.jsonl", kind="class").labels == ("1", str(10**400))
+    (tmp_path / "t.jsonl").write_text('{"text": "a", "label": 1%s}\n' % ("0" * 5000))
+    with pytest.raises(UserError, match="line 1: a number has too many digits"):
+        load("table", train=tmp_path / "t.jsonl")
+
+
+def test_dev_rows_of_classes_that_train_lacks_get_the_index_after_the_last_and_are_said(tmp_path: Path) -> None:
+    write_csv(tmp_path / "t.csv", ("text", "label"), sentences(40))
+    write_csv(tmp_path / "d.csv", ("text", "label"), [("a", "pos"), ("b", "meh"), ("c", "so-so"), ("d", "meh")])
+    data = load("table", train=tmp_path / "t.csv", dev=tmp_path / "d.csv")
+    assert data.labels == ("neg", "pos")
+    assert data.dev["dev"].targets is not None
+    assert data.dev["dev"].targets.tolist() == [1, 2, 2, 2]
+    assert f"'{tmp_path / 'd.csv'}' has classes that train lacks: meh, so-so" in data.notes
+    expected = "dev: 3 of 4 rows are of classes that train lacks; they count as wrong"
+    assert expected in coverage.notes(data.labels, {"train": data.train, **data.dev})
+    again = tasks["table"].read(tmp_path / "d.csv", data.roles, data.labels)
+    assert np.array_equal(again.targets, data.dev["dev"].targets)  # type: ignore[arg-type]
+
+
+def test_dev_labels_that_are_all_unknown_or_empty_are_refused(tmp_path: Path) -> None:
+    write_csv(tmp_path / "t.csv", ("text", "label"), sentences(40))
+    for rows, message in (
+        ([("a", "1"), ("b", "0")], "row 1: label '1' is not one of the classes: neg, pos"),
+        ([("a", "pos"), ("b", "")], "row 2: the label is empty"),
+    ):
+        write_csv(tmp_path / "d.csv", ("text", "label"), rows)
+        with pytest.raises(UserError, match=message):
+            load("table", train=tmp_path / "t.csv", dev=tmp_path / "d.csv")
+
+
+def test_only_the_columns_that_are_used_are_kept_and_equal_labels_are_one_object(tmp_path: Path) -> None:
+    rows = [(str(i), text, "x" * i, label, "1") for i, (text, label) in enumerate(sentences(40))]
+    names = ("id", "text", "notes", "label", "w")
+    write_csv(tmp_path / "t.csv", names, rows)
+    lines = "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows)
+    (tmp_path / "t.jsonl").write_text(lines)
+    columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+    for end in ("csv", "jsonl", "parquet"):
+        found = read_columns(tmp_path / f"t.{end}", only("label", "text"))
+        assert list(found) == ["text", "label"]
+        assert found["text"] == columns["text"]
+    assert len({id(label) for label in read_columns(tmp_path / "t.csv")["label"]}) == 2
+    # The error for a column that is not there lists all that are.
+    with pytest.raises(UserError, match=r"no column called 'lable'.*Known: id, text, notes, label, w"):
+        load("table", train=tmp_path / "t.csv", label="lable")
+    with pytest.raises(UserError, match=r"--weight: There is no column called 'v'. Known: id, text, notes, label, w"):
+        load("table", train=tmp_path / "t.csv", weight="v")
+
+
+def test_reading_a_table_takes_little_more_memory_than_its_texts(tmp_path: Path) -> None:
+    rows = [(f"{text} {'word ' * 40}{i}", label) for i, (text, label) in enumerate(sentences(8000))]
+    write_csv(tmp_path / "t.csv", ("text", "label"), rows)
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in rows))
+    for name in ("t.csv", "t.jsonl"):
+        tracemalloc.start()
+        kept = read_columns(tmp_path / name)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert len(kept["text"]) == 8000
+        assert peak < 1.7 * (tmp_path / name).stat().st_size, name
+
+
+def test_broken_utf_8_far_into_a_file_is_named_by_line_and_byte(tmp_path: Path) -> None:
+    good = b"text,label\n" + b"some words,pos\n" * 20_000  # more than one piece of a text file
+    (tmp_path / "t.csv").write_bytes(good + b"caf\xe9,neg\n")
+    with pytest.raises(UserError, match=rf"line 20002: not valid UTF-8 \(byte {len(good) + 3}\)"):
+        read_columns(tmp_path / "t.csv")
+
+
+def weighted_parts(folder: Path, weights: list[object], **options: object) -> dict[str, Examples]:
+    rows = [(text, label, str(weights[i % len(weights)])) for i, (text, label) in enumerate(sentences(120))]
+    rows = [row for i, row in enumerate(rows) if i % 8 in (1, 0, 2)]  # one in three is `pos`
+    write_csv(folder / "t.csv", ("text", "label", "w"), rows)
+    request = Request.of(train=folder / "t.csv", folds="0", **options)
+    return parts_of(load_task(request), request)
+
+
+def test_row_weights_go_with_their_rows_and_have_mean_one_over_train(tmp_path: Path) -> None:
+    parts = weighted_parts(tmp_path, [1, 2, 3, 0], weight="w")
+    train = parts["train"]
+    assert train.weights is not None
+    assert train.weights.mean() == pytest.approx(1)
+    given = np.array([(1, 2, 3, 0)[int(text.split()[-1]) % 4] for text in train.texts])
+    assert train.weights == pytest.approx(given / given.mean())
+    assert parts["dev"].weights is None
+    assert weighted_parts(tmp_path, [1])["train"].weights is None
+
+
+def test_class_weights_balance_the_classes_and_multiply_row_weights(tmp_path: Path) -> None:
+    for class_weight, expected in (("balanced", None), ('{"pos": 6}', 6.0), ({"neg": 0.5}, 2.0)):
+        train = weighted_parts(tmp_path, [1], class_weight=class_weight)["train"]
+        assert train.weights is not None
+        assert train.targets is not None
+        neg, pos = (train.weights[train.targets == one] for one in (0, 1))
+        assert pos[0] / neg[0] == pytest.approx(expected or len(neg) / len(pos))
+        assert train.weights.mean() == pytest.approx(1)
+    both = weighted_parts(tmp_path, [1, 2], weight="w", class_weight='{"pos": 6}')["train"]
+    # Rows with an odd number are `pos` and have the weight 2.
+    assert set(np.round(both.weights / both.weights.min(), 6)) == {1.0, 12.0}  # type: ignore[operator,union-attr]
+
+
+@pytest.mark.parametrize(
+    ("weights", "options", "message"),
+    [
+        ([1, -2], {"weight": "w"}, "row 2: --weight column 'w' holds '-2'. A weight must be a number, 0 or more"),
+        ([1, ""], {"weight": "w"}, "row 2: --weight column 'w' holds ''"),
+        ([1, "nan"], {"weight": "w"}, "row 2: --weight column 'w' holds 'nan'"),
+        ([1, "inf"], {"weight": "w"}, "row 2: --weight column 'w' holds 'inf'"),
+        ([0], {"weight": "w"}, r"--weight: the weights of all \d+ training rows are zero"),
+        ([1], {"class_weight": '{"pos": 0, "neg": 0}'}, "--class-weight: the weights of all .* are zero"),
+        ([1], {"class_weight": '{"poz": 2}'}, "--class-weight: There is no class called 'poz'. Did you mean 'pos'"),
+        ([1], {"class_weight": '{"pos": -1}'}, "--class-weight must be balanced, or JSON with a number, 0 or more"),
+        ([1], {"class_weight": '{"pos": "2"}'}, "--class-weight must be balanced, or JSON"),
+        ([1], {"class_weight": "[1, 2]"}, r"--class-weight must be .* got '\[1, 2\]'"),
+        ([1], {"class_weight": "heavy"}, "--class-weight must be .* got 'heavy'"),
+        ([1, 2.5, 3], {"class_weight": "balanced", "label": "w"}, "--class-weight is for classes; this task has none"),
+    ],
+)
+def test_weights_that_cannot_be_used_are_one_message(
+    weights: list[object], options: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        weighted_parts(tmp_path, weights, text="text", **options)
+
+
+def test_glue_tasks_take_class_weights_but_no_weight_column(tmp_path: Path) -> None:
+    row = next(row for row in TABLE if row.name == "rte")
+    write_glue(tmp_path / row.folder, row, count=40)
+    request = Request(task="rte", data=str(tmp_path), class_weight='{"entailment": 3}', folds="0")
+    train = parts_of(load_task(request), request)["train"]
+    assert sorted(set(np.round(train.weights, 6))) == [0.5, 1.5]  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="Task 'rte' does not take --weight"):
+        load_task(Request(task="rte", data=str(tmp_path), weight="w"))
+
+
+def test_a_frame_in_memory_has_weights_and_unknown_classes_as_a_file_has() -> None:
+    texts, labels = zip(*sentences(60), strict=True)
+    columns = {"text": list(texts), "label": list(labels), "w": np.arange(60) % 5}
+    request = Request(weight="w", folds="0")
+    data = dataset_in_memory(columns, None, (["a", "b"], ["pos", "meh"]), request)
+    assert data.dev["dev"].targets is not None
+    assert data.dev["dev"].targets.tolist() == [1, 2]
+    train = parts_of(data, request)["train"]
+    assert train.weights is not None
+    assert train.weights[train.weights > 0].min() == pytest.approx(train.weights.max() / 4)
+
+
+def test_the_metric_that_is_asked_for_comes_first_and_must_fit_the_kind() -> None:
+    classes = Dataset("x", "class", ("a", "b"), ("accuracy", "f1"), examples(20), {})
+    assert chosen_by(None, classes).metrics == ("accuracy", "f1")
+    assert chosen_by("f1", classes).metrics == ("f1", "accuracy")
+    assert chosen_by("macro-f1", classes).metrics == ("macro-f1", "accuracy", "f1")
+    with pytest.raises(UserError, match=r"--metric for kind class must be one of accuracy, f1, macro-f1, bal.*'r2'"):
+        chosen_by("r2", classes)
+    with pytest.raises(UserError, match="--metric for kind score must be one of pearson, spearman, r2; got 'f1'"):
+        chosen_by("f1", replace(classes, kind="score", labels=()))
+    with pytest.raises(UserError, match=r"--metric for kind span must be one of exact, f1, .*got 'accuracy'"):
+        chosen_by("accuracy", replace(classes, kind="span", labels=()))

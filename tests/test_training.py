@@ -3,11 +3,13 @@
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -194,6 +196,28 @@ def test_states_too_large_for_memory_go_to_a_file_and_are_the_same(monkeypatch: 
         assert torch.equal(memory, file), way
 
 
+def test_states_that_do_not_fit_in_memory_are_in_the_folder_of_the_run(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where: list[Path] = []
+    temporary = tempfile.TemporaryFile
+
+    def noted(*, dir: Path) -> Any:
+        where.append(dir)
+        file = temporary(dir=dir)
+        assert list(dir.iterdir()) == []  # it has no name: a crash leaves nothing
+        return file
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", noted)
+    plain = tiny_fit(table, tmp_path / "plain", heads="last-layer,closed-form", epochs=0)
+    assert where == []
+    monkeypatch.setattr("bertvision.states.passes.MEMORY_SHARE", 0.0)
+    run = tiny_fit(table, tmp_path / "run", heads="last-layer,closed-form", epochs=0, mode="memory")
+    assert set(where) == {tmp_path / "run.partial" / "states"}
+    assert not (run.path / "states").exists()
+    assert scores_of(run)["marks"][0]["dev"] == scores_of(plain)["marks"][0]["dev"]
+
+
 # One label is the beginning of another; and random numbers of encoder and heads have to go on where they were.
 LONG = {
     "heads": "last-layer,closed-form,adapter-64:dropout=0/0.2", "dropout": True, "epochs": 16, "marks": "1,8,16",
@@ -202,7 +226,7 @@ LONG = {
 
 
 def command_line(table: Path, out: Path, options: dict[str, object]) -> list[str]:
-    words = [str(table), "--backbone", "tiny", "--polish", "1", "--out", str(out)]
+    words = [str(table), "--backbone", "tiny", "--polish", "1", "--folds", "0", "--out", str(out)]
     for name, value in options.items():
         words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
     return [sys.executable, "-m", "bertvision", "fit", *words]

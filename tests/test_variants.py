@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import tiny_fit
-from sklearn.linear_model import Ridge
-from sklearn.model_selection import LeaveOneOut, cross_val_predict
 from test_heads import PAIRS, TEXTS, TOKENS, learn, planted, states
 
 import bertvision
 from bertvision.errors import UserError
 from bertvision.heads import heads
 from bertvision.heads.base import Head, Shape
-from bertvision.heads.closed_form import STRENGTHS, ClosedForm, _Ridge
+from bertvision.heads.closed_form import ClosedForm
 from bertvision.heads.variants import build, expand, make, parse
 from bertvision.recipe import Recipe
 from bertvision.states.hidden import HiddenStates
@@ -185,28 +183,6 @@ def test_ranks_are_nested_stratified_and_decided_by_the_data() -> None:
         assert (targets[found < share] == 1).sum() == 20 * share
         assert (targets[found < share] == 0).sum() == 80 * share
     assert (found == ranks(examples)).all()
-
-
-def test_closed_form_is_ridge_regression_with_leave_one_out() -> None:
-    draw = torch.Generator().manual_seed(0)
-    inputs = torch.randn(40, 6, generator=draw) + 2
-    targets = (inputs[:, :2] @ torch.tensor([[1.0], [-2.0]]) + torch.randn(40, 1, generator=draw)).double()
-    ridge = _Ridge(6, 1)
-    for rows in torch.arange(40).split(7):
-        ridge.add(inputs[rows], targets[rows])
-    ridge.decompose()
-    centred = (inputs - inputs.mean(0)).double()
-    alphas = STRENGTHS.numpy() * float(torch.linalg.eigvalsh(centred.T @ centred).mean())
-    plain, wanted = inputs.double().numpy(), targets[:, 0].numpy()
-    # The strength that is chosen is as good as the best by leaving one out, which generalised validation stands for.
-    errors = [
-        np.mean((cross_val_predict(Ridge(alpha=a), plain, wanted, cv=LeaveOneOut()) - wanted) ** 2) for a in alphas
-    ]
-    assert errors[ridge.strength] < 1.02 * min(errors)
-    expected = Ridge(alpha=alphas[ridge.strength]).fit(plain, wanted)
-    assert np.allclose(ridge.weights[:, 0], expected.coef_, atol=1e-4)
-    left = cross_val_predict(Ridge(alpha=alphas[ridge.strength]), plain, wanted, cv=LeaveOneOut())
-    assert np.allclose(ridge.left_out(inputs, targets)[:, 0], left, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["class", "score"])

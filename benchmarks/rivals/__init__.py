@@ -97,7 +97,7 @@ class Outcome:
 
     name: str
     dev: np.ndarray  # (N, C), as bertvision.metrics.intervals.score takes them
-    held_out: np.ndarray | float  # or the score, where fewer rows were taken and others held out of them
+    held_out: np.ndarray | float | None  # or a score (other rows held out, cross-validation); None: trained on them
     training: float  # seconds of everything that is done with training rows
     ready: float  # seconds from the start of the process until the first dev example was answered
     parameters: int  # that were trained
@@ -106,6 +106,7 @@ class Outcome:
     needs_encoder: bool = False  # is the unchanged encoder needed besides what is kept?
     note: str = ""  # what was chosen on held-out rows
     call: float | None = None  # seconds of `fit` by itself, dev answers included: what --budget promises
+    whole: float | None = None  # seconds from the start of the process until `fit` returns
 
 
 @dataclass
@@ -117,6 +118,7 @@ class Job:
     encoder: Path  # a transformers folder
     options: Recipe  # which rows, how many tokens
     folder: Path  # to write in; removed with the job
+    whole: bool = False  # may contestants that choose nothing on held-out rows train on them?
     clock: Clock = field(default_factory=Clock)
 
     @property
@@ -143,6 +145,15 @@ class Job:
     @property
     def held_out(self) -> Examples:
         return self.parts[HELD_OUT]
+
+    @cached_property
+    def taught(self) -> Examples:
+        """What contestants train on that choose nothing on held-out rows."""
+        return together(self.train, self.held_out) if self.whole else self.train
+
+    def held_back(self, predict: Callable[[Examples], np.ndarray]) -> np.ndarray | None:
+        """Their answers to held-out rows, unless they were trained on them."""
+        return None if self.whole else predict(self.held_out)
 
     @property
     def dev(self) -> Examples:
@@ -180,6 +191,14 @@ contestants: Registry[Contestant] = Registry("contestant", __name__)
 def targets(examples: Examples) -> np.ndarray:
     assert examples.targets is not None
     return examples.targets
+
+
+def together(one: Examples, other: Examples) -> Examples:
+    """The rows of both; not for questions."""
+    pairs = None
+    if one.second_texts is not None and other.second_texts is not None:
+        pairs = one.second_texts + other.second_texts
+    return Examples(one.texts + other.texts, pairs, np.concatenate([targets(one), targets(other)]))
 
 
 def everywhere(stage: int) -> Callable[[Task], int | None]:

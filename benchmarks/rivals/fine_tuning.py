@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from benchmarks.rivals import Job, Outcome
+from benchmarks.rivals import Job, Outcome, targets
 from benchmarks.rivals.measuring import asked, size_of
 
 from bertvision.types import Examples
@@ -37,9 +37,8 @@ def rows(job: Job, tokenizer: Any) -> list[dict[str, Any]]:
     """Train rows as Trainer takes them. Questions come in our windows, so that only the training differs."""
     if job.kind == "span":
         return _windows(job, tokenizer)
-    encoded = tokenizer(*_texts(job.train), truncation=True, max_length=job.max_length)
-    assert job.train.targets is not None
-    labels = job.train.targets.tolist()
+    encoded = tokenizer(*_texts(job.taught), truncation=True, max_length=job.max_length)
+    labels = targets(job.taught).tolist()
     return [{key: encoded[key][i] for key in encoded} | {"label": labels[i]} for i in range(len(labels))]
 
 
@@ -75,8 +74,9 @@ def contest(
     grouped: bool = True,
     needs_encoder: bool = False,
     note: str = "",
+    stops: bool = True,
 ) -> list[Outcome]:
-    """Train for `epochs` with a linear schedule; an outcome after each of them.
+    """Train for `epochs` with a linear schedule; an outcome after each of them or, without `stops`, after the last.
 
     Those before the last come in the middle of the schedule, at a rate that is still high: a user who stops there gets
     just this, one who plans for fewer epochs gets somewhat more, which is what variants of fewer epochs are for.
@@ -101,7 +101,7 @@ def contest(
                 Outcome(
                     f"{epoch} of {epochs} epochs" if epoch < epochs else f"{epochs} epoch{'s' * (epochs > 1)}",
                     predict(job.dev),
-                    predict(job.held_out),
+                    job.held_back(predict),
                     training,
                     ready,
                     sum(p.numel() for p in model.parameters() if p.requires_grad),
@@ -116,7 +116,7 @@ def contest(
 
     class Stops(TrainerCallback):  # type: ignore[misc]
         def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            if round(state.epoch) < epochs:
+            if stops and round(state.epoch) < epochs:
                 reached(round(state.epoch))
 
     arguments = TrainingArguments(

@@ -20,15 +20,21 @@ def run(job: Job, settings: dict[str, Any]) -> list[Outcome]:
     return [fitted(job, settings["name"], settings["options"], backbone=str(job.encoder))]
 
 
-def fitted(job: Job, name: str, options: dict[str, Any], *, backbone: str, before: float = 0.0) -> Outcome:
+ROWS = ("data", "limit", "dev_limit", "max_length")  # what `fit` is told of the job
+
+
+def fitted(
+    job: Job, name: str, options: dict[str, Any], *, backbone: str, before: float = 0.0, rows: tuple[str, ...] = ROWS
+) -> Outcome:
     """One run; `before` are seconds of training that its encoder has had already."""
     import bertvision
     from bertvision.records import ENCODER
 
-    rows = {key: getattr(job.options, key) for key in ("data", "limit", "dev_limit", "max_length")}
+    given: dict[str, Any] = {key: getattr(job.options, key) for key in rows} | options
     made = bertvision.fit(
-        job.task, backbone=backbone, seed=job.seed, out=job.folder / "run", quiet=True, **rows, **options
+        job.options.task, backbone=backbone, seed=job.seed, out=job.folder / "run", quiet=True, **given
     )
+    whole = job.clock.now()
     # Of several marks the one that was chosen is shipped, but all of them were paid for.
     record, results = made.record, made.results
     assert record.costs is not None
@@ -53,13 +59,16 @@ def fitted(job: Job, name: str, options: dict[str, Any], *, backbone: str, befor
 
     ready, latency = asked(job, predict)
     dev, held_out = (np.asarray(said[part].outputs[found.selected]) for part in ("dev", HELD_OUT))
-    recipe, taken = record.recipe, record.data[TRAIN].examples == len(job.train)
+    recipe, taken = record.recipe, record.recipe.limit == job.options.limit
+    same = taken and recipe.folds == "0"  # are its held-out rows those of everybody?
     own = found.score(found.selected, results.metric, HELD_OUT).value
     note = f"selected {found.selected} at {mark}; {recipe.epochs} epochs"
     note += "" if taken else f", {recipe.limit:,} rows"
+    note += "" if recipe.folds == "0" else f", {recipe.folds} folds"
     note += "" if job.parts["dev"].second_texts is None else f", pairs {recipe.pairs}"
-    call = record.costs.seconds
-    return Outcome(name, dev, held_out if taken else own, training, ready, trained, disk, latency, note=note, call=call)
+    held = held_out if same and not job.whole else own
+    cost = {"call": record.costs.seconds, "whole": whole}
+    return Outcome(name, dev, held, training, ready, trained, disk, latency, note=note, **cost)
 
 
 def _summed(costs: Iterable[dict[str, float]]) -> dict[str, float]:

@@ -75,9 +75,7 @@ def svg(rows: list[Row]) -> str:
     tasks = tasks_of(rows)
     colours = dict(zip(groups_of(tasks), COLOURS, strict=False))
     lines = -(-len(tasks) // 2)
-    grey = dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), GREY)
-    style = {"svg.hashsalt": "rivals", "text.color": GREY, "font.size": 9, **grey}
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(style("rivals")):
         figure, plots = pyplot.subplots(lines, 2, figsize=(9, 2.9 * lines), squeeze=False)
         for plot, (task, of) in zip(plots.flat, tasks.items(), strict=False):
             best = sorted(front(of), key=lambda point: point.seconds)
@@ -102,9 +100,21 @@ def svg(rows: list[Row]) -> str:
         last = plots.flat[-1] if len(tasks) % 2 else figure
         last.legend(named.values(), named.keys(), loc="center" if len(tasks) % 2 else "upper center", frameon=False)
         figure.tight_layout()
-        drawn = io.StringIO()
-        figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
-        pyplot.close(figure)
+        return as_text(figure)
+
+
+def style(salt: str) -> dict[str, Any]:
+    """For matplotlib: readable on light and on dark pages, and the same file for the same figure."""
+    grey = dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), GREY)
+    return {"svg.hashsalt": salt, "text.color": GREY, "font.size": 9, **grey}
+
+
+def as_text(figure: Any) -> str:
+    from matplotlib import pyplot
+
+    drawn = io.StringIO()
+    figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
+    pyplot.close(figure)
     return "\n".join(line.rstrip() for line in drawn.getvalue().splitlines()) + "\n"
 
 

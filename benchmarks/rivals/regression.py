@@ -29,7 +29,7 @@ def regressions(job: Job, ways: dict[str, Features]) -> list[Outcome]:
         held = features(job.held_out)
         for strength in STRENGTHS:
             model = fitted(x[name], targets(job.train), strength, job.kind)
-            goodness = measure(answers(model, held, job.kind), targets(job.held_out), job.metric)
+            goodness = measure(answers(model, held, job), targets(job.held_out), job.metric)
             trials.append((goodness, name, strength, model))
     _, name, strength, model = max(trials, key=lambda trial: trial[0])
     return [*outcomes, asked_of(job, ways[name], model, started, f"{name}, {strength:g}", " chosen of several")]
@@ -41,7 +41,7 @@ def asked_of(job: Job, features: Features, model: Any, started: float, note: str
     entered = job.clock.now()
 
     def predict(examples: Examples) -> np.ndarray:
-        return answers(model, features(examples), job.kind)
+        return answers(model, features(examples), job)
 
     ready, latency = asked(job, predict)
     with job.clock.paused():
@@ -63,15 +63,24 @@ def asked_of(job: Job, features: Features, model: Any, started: float, note: str
     return outcome
 
 
-def fitted(x: np.ndarray, y: np.ndarray, strength: float, kind: str) -> Any:
+def fitted(x: Any, y: np.ndarray, strength: float, kind: str, scaled: bool = True) -> Any:
     # Standardised first: https://scikit-learn.org/stable/modules/linear_model.html regularises all features alike.
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     last = Ridge(alpha=strength) if kind == "score" else LogisticRegression(C=1 / strength, max_iter=2000)
-    return make_pipeline(StandardScaler(), last).fit(x, y)
+    return make_pipeline(*([StandardScaler()] if scaled else []), last).fit(x, y)
 
 
-def answers(model: Any, x: np.ndarray, kind: str) -> np.ndarray:
-    return model.predict(x)[:, None] if kind == "score" else model.predict_proba(x)
+def answers(model: Any, x: Any, job: Job) -> np.ndarray:
+    if job.kind == "score":
+        return model.predict(x)[:, None]
+    return spread(model.predict_proba(x), model.classes_, job.dataset.outputs)
+
+
+def spread(probabilities: np.ndarray, classes: np.ndarray, outputs: int) -> np.ndarray:
+    """(N, outputs): a class that is not among the rows of training has probability 0."""
+    found = np.zeros((len(probabilities), outputs))
+    found[:, classes] = probabilities
+    return found

@@ -10,7 +10,6 @@ same command again goes on from there. `--again` takes what is done once more, a
 """
 
 import argparse
-import fcntl
 import importlib.metadata
 import json
 import os
@@ -21,8 +20,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,13 +31,16 @@ from benchmarks.rivals import OURS, REFERENCE, TASKS, Contestant, Job, Outcome, 
 from benchmarks.rivals.measuring import BEGAN, calibrate
 
 from bertvision.errors import UserError
-from bertvision.registry import unknown
+from bertvision.locks import lock
+from bertvision.registry import Registry, unknown
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "rivals.jsonl"
 DRAWS = 200  # resampled dev scores that are kept, for paired intervals
 MAX_LENGTH, WINDOW = 256, 386  # BERTVision's defaults, for everybody
+MODULE = "benchmarks.rivals.run"
 PATIENCE = 4  # times what a job was reckoned to take
+More = Callable[[Job, Outcome], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -60,13 +62,14 @@ class Key:
 
     @property
     def label(self) -> str:
-        return f"{self.task} {self.contestant}:{self.variant} seed {self.seed}"
+        rows = f" {self.limit:,} rows" if self.limit else ""
+        return f"{self.task}{rows} {self.contestant}:{self.variant} seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class Planned:
     key: Key
-    order: tuple[int, float, bool]
+    order: tuple[float, ...]
     seconds: float
 
 
@@ -131,7 +134,9 @@ def priority(stage: int, first_seed: bool, large: bool) -> int:
     return (3 if large else 1) if stage == 1 else 4
 
 
-def asked_for(names: str) -> Iterator[tuple[str, Contestant, str, Variant]]:
+def asked_for(
+    names: str, contestants: Registry[Contestant] = contestants
+) -> Iterator[tuple[str, Contestant, str, Variant]]:
     """(contestant's name, contestant, variant's name, variant) of `all`, or of `lora,ours:frozen`."""
     for part in list(contestants) if names == "all" else names.split(","):
         name, _, wanted = part.partition(":")
@@ -181,30 +186,30 @@ def put(file: Path, rows: list[dict[str, Any]]) -> None:
     os.replace(aside, file)
 
 
-def run_all(jobs: list[Planned], data: str, out: Path) -> int:
+def run_all(jobs: list[Planned], data: str, out: Path, module: str = MODULE) -> int:
     """Exit code: 1 if a job failed. A failed job leaves nothing in the file, so the next call tries it again."""
     with alone(out):
-        return _run_all(jobs, data, out)
+        return _run_all(jobs, data, out, module)
 
 
 @contextmanager
 def alone(out: Path) -> Iterator[None]:
     """Two at once would disturb each other, and count their seeds twice."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    with out.with_name(out.name + ".lock").open("w") as lock:
+    with ExitStack() as held:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            sys.exit(f"Another run fills '{out}'.")
+            held.enter_context(lock(out.with_name(out.name + ".lock"), out, "Wait for it."))
+        except UserError as error:
+            sys.exit(str(error))
         yield
 
 
-def _run_all(jobs: list[Planned], data: str, out: Path) -> int:
+def _run_all(jobs: list[Planned], data: str, out: Path, module: str) -> int:
     failed, left = [], sum(job.seconds for job in jobs)
     for number, job in enumerate(jobs, 1):
         before = calibrate(job.key.threads)
         started = time.time()
-        rows, memory, error = in_process(job.key, data, PATIENCE * job.seconds + 600)
+        rows, memory, error = in_process(job.key, data, PATIENCE * job.seconds + 600, module)
         spent, left = time.time() - started, left - job.seconds
         if error:
             failed.append(job.key.label)
@@ -220,12 +225,12 @@ def _run_all(jobs: list[Planned], data: str, out: Path) -> int:
     return int(bool(failed))
 
 
-def in_process(key: Key, data: str, patience: float) -> tuple[list[dict[str, Any]], int, str]:
+def in_process(key: Key, data: str, patience: float, module: str) -> tuple[list[dict[str, Any]], int, str]:
     """(rows, peak memory in bytes, the end of what it said if it failed) of a job in a process of its own, which is
-    ended after `patience` seconds."""
+    ended after `patience` seconds. `module` takes `--data FOLDER --one KEY FILE`."""
     with tempfile.TemporaryDirectory(prefix="rivals-") as folder:
         result, log = Path(folder) / "rows.json", Path(folder) / "log"
-        command = [sys.executable, "-m", "benchmarks.rivals.run", "--data", str(Path(data).absolute())]
+        command = [sys.executable, "-m", module, "--data", str(Path(data).absolute())]
         command += ["--one", json.dumps(asdict(key)), str(result)]
         environment = os.environ | {
             "OMP_NUM_THREADS": str(key.threads),
@@ -236,41 +241,49 @@ def in_process(key: Key, data: str, patience: float) -> tuple[list[dict[str, Any
             "XDG_CACHE_HOME": folder,  # nobody finds the windows that another has cut
             BEGAN: str(time.time()),
         }
-        with log.open("wb") as said:
-            child = subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, env=environment)
-            watch = threading.Timer(patience, child.kill)
-            watch.start()
-            try:
-                _, status, usage = os.wait4(child.pid, 0)
-            except BaseException:  # Ctrl-C, or a signal to end: a job left alone would disturb the next
-                child.terminate()
-                child.wait()
-                raise
-            finally:
-                watch.cancel()
-        child.returncode = os.waitstatus_to_exitcode(status)
-        memory = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        if child.returncode or not result.exists():
+        code, memory = watched(command, log, environment, patience)
+        if code or not result.exists():
             return [], memory, log.read_text(errors="replace")[-2000:]
         return json.loads(result.read_text()), memory, ""
 
 
+def watched(command: list[str], log: Path, environment: dict[str, str], patience: float) -> tuple[int, int]:
+    """(exit code, peak memory in bytes) of a process, which is ended after `patience` seconds."""
+    with log.open("wb") as said:
+        child = subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT, env=environment)
+        watch = threading.Timer(patience, child.kill)
+        watch.start()
+        try:
+            _, status, usage = os.wait4(child.pid, 0)
+        except BaseException:  # Ctrl-C, or a signal to end: a job left alone would disturb the next
+            child.terminate()
+            child.wait()
+            raise
+        finally:
+            watch.cancel()
+    child.returncode = os.waitstatus_to_exitcode(status)
+    return child.returncode, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
 def one(key: Key, data: str) -> list[dict[str, Any]]:
     """A job, in this process: a row for each of its outcomes."""
-    contestant = contestants[key.contestant]
     with tempfile.TemporaryDirectory(prefix="rival-") as folder:
-        job = prepared(key, data, Path(folder))
-        outcomes = contestant.run(job, contestant.variants[key.variant].settings)
-        known = asdict(key) | {
-            "kind": job.kind,
-            "metric": job.metric,
-            "rows": {name: len(part) for name, part in job.parts.items()},
-            "digest": job.dev.digest()[:16],
-            "versions": {name: importlib.metadata.version(name) for name in ("torch", *contestant.packages)},
-            "commit": commit(),
-            "machine": f"{platform.platform()}, {os.cpu_count()} cores",
-        }
-        return [known | scored(job, outcome, key.contestant) for outcome in outcomes]
+        return results(key, contestants[key.contestant], prepared(key, data, Path(folder)))
+
+
+def results(key: Key, contestant: Contestant, job: Job, more: More = lambda job, outcome: {}) -> list[dict[str, Any]]:
+    """`more` adds columns to a row."""
+    outcomes = contestant.run(job, contestant.variants[key.variant].settings)
+    known = asdict(key) | {
+        "kind": job.kind,
+        "metric": job.metric,
+        "rows": {name: len(part) for name, part in job.parts.items()},
+        "digest": job.dev.digest()[:16],
+        "versions": {name: importlib.metadata.version(name) for name in ("torch", *contestant.packages)},
+        "commit": commit(),
+        "machine": f"{platform.platform()}, {os.cpu_count()} cores",
+    }
+    return [known | scored(job, outcome, contestant) | more(job, outcome) for outcome in outcomes]
 
 
 def commit() -> str:
@@ -280,11 +293,9 @@ def commit() -> str:
 
 
 def prepared(key: Key, data: str, folder: Path) -> Job:
-    from bertvision.backbones import backbones
     from bertvision.recipe import Recipe
 
-    encoder = backbones[key.backbone].folder() if key.backbone in backbones else Path(key.backbone)
-    longest = json.loads((encoder / "config.json").read_text())["max_position_embeddings"]
+    encoder, longest = encoder_of(key)
     options = Recipe(
         task=key.task,
         data=data,
@@ -296,7 +307,15 @@ def prepared(key: Key, data: str, folder: Path) -> Job:
     return Job(key.task, key.seed, encoder, options, folder)
 
 
-def scored(job: Job, outcome: Outcome, contestant: str) -> dict[str, Any]:
+def encoder_of(key: Key) -> tuple[Path, int]:
+    """(folder, the most tokens it can read)"""
+    from bertvision.backbones import backbones
+
+    encoder = backbones[key.backbone].folder() if key.backbone in backbones else Path(key.backbone)
+    return encoder, json.loads((encoder / "config.json").read_text())["max_position_embeddings"]
+
+
+def scored(job: Job, outcome: Outcome, contestant: Contestant) -> dict[str, Any]:
     """A row of the results, less what the parent process knows."""
     from bertvision.metrics.intervals import measure, resampled, score
     from bertvision.metrics.squad import defined
@@ -307,13 +326,14 @@ def scored(job: Job, outcome: Outcome, contestant: str) -> dict[str, Any]:
     row = {
         "outcome": outcome.name,
         "scores": {name: {part: round(value, 5) for part, value in found.items()} for name, found in scores.items()},
-        "held_out": round(held_out_score(job, outcome), 5),
+        "held_out": held_out_score(job, outcome),
         "draws": [round(float(v), 4) for v in resampled(outcome.dev, truth, job.metric, job.kind)[:DRAWS]],
         "training": round(outcome.training, 2),
         "ready": round(outcome.ready, 2),
         "latency": round(outcome.latency, 5),
     }
-    if not contestants[contestant].ours and job.kind == "class" and job.dataset.outputs == 2:
+    chosen = isinstance(outcome.held_out, np.ndarray)
+    if chosen and not contestant.ours and job.kind == "class" and job.dataset.outputs == 2:
         row["matched"] = round(measure(matched(job, outcome), truth, job.metric), 5)
     return row | {name: getattr(outcome, name) for name in ("parameters", "disk", "needs_encoder", "note", "call")}
 
@@ -328,12 +348,14 @@ def matched(job: Job, outcome: Outcome) -> np.ndarray:
     return combined(Ensemble("mean", {ENCODER: 1.0}, shift), {ENCODER: outcome.dev}, job.kind)
 
 
-def held_out_score(job: Job, outcome: Outcome) -> float:
+def held_out_score(job: Job, outcome: Outcome) -> float | None:
     from bertvision.metrics.intervals import measure
 
+    if outcome.held_out is None:
+        return None
     if isinstance(outcome.held_out, float):
-        return outcome.held_out
-    return measure(outcome.held_out, targets(job.held_out), job.metric, job.kind)
+        return round(outcome.held_out, 5)
+    return round(measure(outcome.held_out, targets(job.held_out), job.metric, job.kind), 5)
 
 
 if __name__ == "__main__":

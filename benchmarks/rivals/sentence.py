@@ -6,6 +6,7 @@ Pairs are u, v, |u-v|, u*v: what https://sbert.net/docs/package_reference/senten
 concatenates (its multiplication included). The encoder is the one these pages use as their example.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,20 @@ from benchmarks.rivals.regression import regressions
 
 from bertvision.types import Examples
 
+Vectors = Callable[[Examples], list[np.ndarray]]
+
 
 def run(job: Job, settings: dict[str, Any]) -> list[Outcome]:
+    vectors = embedder(job)
+
+    def features(examples: Examples) -> np.ndarray:
+        return combined(vectors(examples))
+
+    return [*cosines(job, vectors), *regressions(job, {"embeddings": features})]
+
+
+def embedder(job: Job) -> Vectors:
+    """Examples -> the embeddings of their texts, per column."""
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(job.encoder), device="cpu")
@@ -26,23 +39,24 @@ def run(job: Job, settings: dict[str, Any]) -> list[Outcome]:
         texts = [examples.texts] + ([examples.second_texts] if examples.second_texts is not None else [])
         return [model.encode(column, show_progress_bar=False) for column in texts]
 
-    def features(examples: Examples) -> np.ndarray:
-        return combined(vectors(examples))
+    return vectors
+
+
+def cosines(job: Job, vectors: Vectors) -> list[Outcome]:
+    """The cosine as the score of a pair: no training at all."""
+    if job.kind != "score" or job.dev.second_texts is None:
+        return []
 
     def cosine(examples: Examples) -> np.ndarray:
         u, v = vectors(examples)
         return ((u * v).sum(1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1))[:, None]
 
-    outcomes = []
-    if job.kind == "score":
-        entered = job.clock.now()
-        ready, latency = asked(job, cosine)
-        with job.clock.paused():
-            outcomes.append(
-                Outcome("cosine", cosine(job.dev), cosine(job.held_out), 0.0, ready, 0, 0, latency, needs_encoder=True)
-            )
-        job.clock.leave_out(job.clock.now() - entered)
-    return [*outcomes, *regressions(job, {"embeddings": features})]
+    entered = job.clock.now()
+    ready, latency = asked(job, cosine)
+    with job.clock.paused():
+        said, held = cosine(job.dev), job.held_back(cosine)
+    job.clock.leave_out(job.clock.now() - entered)
+    return [Outcome("cosine", said, held, 0.0, ready, 0, 0, latency, needs_encoder=True)]
 
 
 def combined(columns: list[np.ndarray]) -> np.ndarray:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from benchmarks.rivals import START, Contestant, Job, Outcome, Task, Variant, contestants, targets
 from benchmarks.rivals.measuring import asked, size_of
+from benchmarks.rivals.regression import spread
 
 from bertvision.types import Examples
 
@@ -42,9 +43,10 @@ def run(job: Job, settings: dict[str, Any]) -> list[Outcome]:
         return [separator.join(both) for both in zip(examples.texts, examples.second_texts, strict=True)]
 
     def predict(examples: Examples) -> np.ndarray:
-        return model.predict_proba(texts(examples), as_numpy=True, show_progress_bar=False)
+        found = model.predict_proba(texts(examples), as_numpy=True, show_progress_bar=False)
+        return spread(found, model.model_head.classes_, job.dataset.outputs)
 
-    rows = Dataset.from_dict({"text": texts(job.train), "label": targets(job.train).tolist()})
+    rows = Dataset.from_dict({"text": texts(job.taught), "label": targets(job.taught).tolist()})
     started = job.clock.now()
     if settings["shots"]:
         rows = sample_dataset(rows, label_column="label", num_samples=settings["shots"], seed=job.seed)
@@ -70,7 +72,7 @@ def run(job: Job, settings: dict[str, Any]) -> list[Outcome]:
             Outcome(
                 settings["name"],
                 predict(job.dev),
-                predict(job.held_out),
+                job.held_back(predict),
                 training,
                 ready,
                 body + int(model.model_head.coef_.size + np.size(model.model_head.intercept_)),

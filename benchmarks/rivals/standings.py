@@ -145,11 +145,13 @@ def chosen(of: list[Point], minutes: int, group: str) -> Point | None:
     return best_within(of, group, 60 * minutes, "held_out")
 
 
-def average_ranks(tasks: dict[str, list[Point]], pick: Pick, minutes: int) -> dict[str, tuple[float, int]]:
+def average_ranks(
+    tasks: dict[str, list[Point]], pick: Pick, minutes: int, needed: str = REFERENCE
+) -> dict[str, tuple[float, int]]:
     """group -> (mean rank by dev score, over how many tasks), among those who took part in a task; 1 is best.
 
     Who is not ready in time shares the last places. Equal scores share a rank. Tasks on which nobody is ready, or which
-    the reference has not run, say nothing.
+    the one who is `needed` has not run, say nothing.
     """
     from scipy.stats import rankdata
 
@@ -157,7 +159,7 @@ def average_ranks(tasks: dict[str, list[Point]], pick: Pick, minutes: int) -> di
     for of in tasks.values():
         groups = list(dict.fromkeys(point.group for point in of))
         best = [pick(of, minutes, group) for group in groups]
-        if not any(best) or REFERENCE not in groups:
+        if not any(best) or needed not in groups:
             continue
         ranks = rankdata([-point.score if point else np.inf for point in best], method="average")
         for group, rank in zip(groups, ranks, strict=True):

@@ -1,6 +1,6 @@
 """The Python front door: what `import bertvision` offers, with typed arguments and docstrings."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -19,8 +19,19 @@ from bertvision.tasks.reading import named, read_columns
 
 Paths = str | Path
 # The options of a request that `extract` and `train` use.
-EXTRACTING = (*DECIDING, "data", "train", "dev")
-TRAINING = ("heads", "head_lr", "answer_length", "null_threshold", "null_share", "decoding", "seed", "words", "out")
+EXTRACTING = (*DECIDING, "data", "train", "dev", "seed")
+TRAINING = (
+    "heads",
+    "head_lr",
+    "metric",
+    "answer_length",
+    "null_threshold",
+    "null_share",
+    "decoding",
+    "seed",
+    "words",
+    "out",
+)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -37,10 +48,12 @@ class Options(TypedDict, total=False):
     text_pair: str | None
     label: str | None
     kind: str | None
+    weight: str | None
     strict: bool
     limit: int | None
     dev_limit: int | None
     max_length: int | None
+    long: str | None
     stride: int
     freeze: str | int | None
     lr: float | None
@@ -59,9 +72,11 @@ class Options(TypedDict, total=False):
     accumulate: int
     schedule: str
     warmup: float
+    class_weight: str | Mapping[str, float] | None
     clip: float
     seed: int
     folds: str | int | None
+    metric: str | None
     answer_length: int
     null_threshold: float | None
     null_share: float

@@ -9,8 +9,9 @@ from pathlib import Path
 from bertvision.analysis.depth import by_depth, smallest
 from bertvision.analysis.evidence import Evidence
 from bertvision.backbones import encoder as backbone_family
-from bertvision.errors import UserError
+from bertvision.errors import UserError, disk_errors
 from bertvision.inference.model import Model
+from bertvision.locks import lock
 from bertvision.options import fraction
 from bertvision.progress import Progress
 from bertvision.records import Cut, CutSide
@@ -38,26 +39,14 @@ def cut(
         raise UserError(f"--tolerance must not be negative; got {tolerance}.")
     evidence = Evidence(reference, tolerance, progress)
     examples = evidence.examples  # refuses runs without texts, and changed data, before anything is written
-    old, record, depth = evidence.run, evidence.run.record, _depth(evidence) if depth is None else depth
-    path = Path(out) if out else old.path.with_name(f"{old.path.name}-{depth}-layers")
-    begun = partial_of(path).exists()
+    old, depth = evidence.run.path, _depth(evidence) if depth is None else depth
+    path = Path(out) if out else old.with_name(f"{old.name}-{depth}-layers")
+    begun = path.name != "" and partial_of(path).exists()
     check(path, resume=begun)
-    folder = old.path / "cuts" / str(depth)
-    _save(evidence, depth, folder)
-    given = record.request.heads if old.results.at(evidence.mark).best_head else "default"
-    request = replace(
-        record.request, backbone=str(folder), out=str(path), heads=heads or given, epochs=epochs, marks=None,
-        budget=None, limit=record.recipe.limit,  # a budget may have set one
-        freeze=None,  # it may count layers that were cut
-        polish=record.request.polish or None,  # 0 would leave new heads untrained where there is no fine-tuning
-    )  # fmt: skip
-    try:
-        run = fit(request, resume=begun, progress=progress)
-    except UserError:
-        if not partial_of(path).exists():  # refused, not interrupted: there is nothing to resume
-            shutil.rmtree(folder.parent)
-        raise
-    made, before = run.record, record.cut.backbone if record.cut else record.recipe.backbone
+    with lock(old / "cuts.lock", old / "cuts", "Wait for it."):
+        run = _fitted(evidence, depth, path, begun, heads, epochs)
+    made, record = run.record, evidence.run.record
+    before = record.cut.backbone if record.cut else record.recipe.backbone
     both = sides(Model(reference), Model(run.path), examples)
     made.cut = Cut(str(reference), before, evidence.mark, depth, record.shape.layers - 1, *both)
     made.licence = record.licence
@@ -66,6 +55,27 @@ def cut(
     made.request, made.recipe = replace(made.request, backbone=backbone), replace(made.recipe, backbone=backbone)
     made.write(run.path / "run.json")
     card.write(run, run.path)
+    return run
+
+
+def _fitted(evidence: Evidence, depth: int, path: Path, begun: bool, heads: str | None, epochs: str) -> Run:
+    """A run on the shorter encoder, which is in a folder of the old run meanwhile."""
+    old, record, folder = evidence.run, evidence.run.record, evidence.run.path / "cuts" / str(depth)
+    given = record.request.heads if old.results.at(evidence.mark).best_head else "default"
+    request = replace(
+        record.request, backbone=str(folder), out=str(path), heads=heads or given, epochs=epochs, marks=None,
+        budget=None, limit=record.recipe.limit,  # a budget may have set one
+        freeze=None,  # it may count layers that were cut
+        polish=record.request.polish or None,  # 0 would leave new heads untrained where there is no fine-tuning
+    )  # fmt: skip
+    try:
+        with disk_errors("then try again."):
+            _save(evidence, depth, folder)
+        run = fit(request, resume=begun, progress=evidence.progress)
+    except UserError:
+        if not partial_of(path).exists():  # refused, not interrupted: there is nothing to resume
+            shutil.rmtree(folder.parent, ignore_errors=True)
+        raise
     shutil.rmtree(folder.parent)
     return run
 

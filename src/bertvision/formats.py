@@ -118,9 +118,9 @@ def grid(rows: Sequence[Row]) -> Grid:
 def _joined(row: Row) -> Row:
     """Replace `value`, `low` and `high` (likewise `change`, `change low` and `change high`) by one score."""
     joined = dict(row)
-    for key in row:
+    for key in ("value", *SIGNED):  # not any: classes may be called "risk", "risk low" and "risk high"
         low, high = ("low", "high") if key == "value" else (f"{key} low", f"{key} high")
-        if low in row and high in row:
+        if {key, low, high} <= row.keys():
             joined[key] = {"value": row[key], "low": joined.pop(low), "high": joined.pop(high)}
     return joined
 
@@ -147,7 +147,7 @@ def _cell(name: str, value: Any, places: int) -> Cell:
 def _formatted(name: str, value: float, places: int) -> str:
     if name == "seconds":
         return duration(value)
-    if name.endswith("_bytes"):
+    if name.isidentifier() and name.endswith("_bytes"):  # else it is the name of a class
         return size(value)
     if isinstance(value, int):
         return f"{value:,}"

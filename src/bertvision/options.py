@@ -4,6 +4,8 @@ A `Request` is what the user asked for: what is None is left open. `recipe.resol
 every value is decided.
 """
 
+import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
 from typing import Any
@@ -15,12 +17,13 @@ PAIRS = ("joint", "separate", "auto")
 MODES = ("auto", "memory", "stored", "recompute")
 SCHEDULES = ("linear", "constant")
 DECODINGS = ("span", "argmax")
+CUT, WINDOWS = "cut", "windows"  # what happens to a text that is longer than --max-length
 KINDS = ("class", "score")  # that a table can have
 OWN = "own"  # the value of --lead that means: no head, only the encoder's own output layer
 ALL_MARKS = "all"  # the value of --polish-until that means: no limit
 
 # Options of a request that decide what is stored. The location of the files does not.
-DECIDING = tuple("task text text_pair label kind strict max_length stride limit dev_limit pairs".split())
+DECIDING = tuple("task text text_pair label kind strict max_length long stride limit dev_limit pairs".split())
 # The panels of `fit --help`, in order.
 MAIN, DATA, ENCODER, HEADS, TRAINING, SELECTION, OUTPUT = (
     *("Main options", "Data", "Encoder", "Heads", "Training", "Selection and scoring", "Output"),
@@ -39,7 +42,7 @@ class Request:
     task: str = option("table", MAIN, "A GLUE task, `squad2`, `demo`, or `table` for your own file. `bertvision ls tasks` lists all.")
     train: str | None = option(None, MAIN, "File to train on. Task `table`: CSV, TSV, JSONL or Parquet; `squad2`: SQuAD JSON.")
     data: str | None = option(None, MAIN, "Folder with the task's files, or the folder above it. Default: download from the Hugging Face hub.")
-    budget: float | None = option(None, MAIN, "Minutes the whole run may take. Sets --epochs (at most 3) and --marks and, if time is very short, --pairs and --limit. Checked again half-way through training.")
+    budget: float | None = option(None, MAIN, "Minutes the whole run may take, from start to end. Sets --epochs (at most 3; for few examples up to 10) and --marks and, if time is very short, --pairs, --folds, --limit and --dev-limit. Speed is watched all the time.")
     backbone: str = option("minilm-l6", MAIN, "The encoder: a name from `bertvision ls backbones`, a Hugging Face hub name or a folder.")
     out: str | None = option(None, MAIN, "Run directory to create. Default: runs/TASK-BACKBONE (`train`: runs/TASK-STORE), numbered if taken.")
 
@@ -48,18 +51,20 @@ class Request:
     text_pair: str | None = option(None, DATA, "Task `table`: the column with the second text of a pair.")
     label: str | None = option(None, DATA, "Task `table`: the label column. Default: `label`, `score`, `target` or `class`.")
     kind: str | None = option(None, DATA, "Task `table`: `class` or `score`. Default: inferred from the label column and printed.")
+    weight: str | None = option(None, DATA, "Task `table`: a column with the weight of each row in training. Scores do not use it.")
     strict: bool = option(False, DATA, "SQuAD tasks: stop at an answer that is not at its stated offset. Default: use the nearest occurrence (or drop the training question) and print how many.")
     limit: int | None = option(None, DATA, "Train on a fixed, stratified sample of this many examples (taken before holding out).")
     dev_limit: int | None = option(None, DATA, "Report on a fixed, stratified sample of this many dev examples.")
-    max_length: int | None = option(None, DATA, "Maximum tokens per example. Longer texts are truncated; SQuAD tasks split them into windows. Default: 256, SQuAD tasks 386.")
-    stride: int = option(128, DATA, "SQuAD tasks: tokens by which neighbouring windows of a context overlap.")
+    max_length: int | None = option(None, DATA, "Maximum tokens per example. For longer texts see --long. Default: 256, SQuAD tasks 386.")
+    long: str | None = option(None, DATA, "What to do with a text that is longer than --max-length: `cut` it, or read it in up to 8 overlapping `windows` and average their answers. Pairs are always cut, contexts of SQuAD tasks always read in windows. Default: cut.")
+    stride: int = option(128, DATA, "Tokens by which neighbouring windows overlap: at most half a window of a context (SQuAD tasks), a quarter of a window of a text (--long windows).")
 
     freeze: str | None = option(None, ENCODER, "Part of the encoder to freeze: `none`, `embeddings`, a number N (embeddings and the first N layers) or `all`. Default: embeddings with a --lead, else none.")
     lr: float | None = option(None, ENCODER, "Peak learning rate of the encoder. Default: 1e-4 for encoders with fewer than 512 features, else 3e-5.")
     dropout: bool = option(False, ENCODER, "Fine-tune with the encoder's pre-training dropout. Without it a CPU step takes 0.4 to 0.9 of the time, and short runs learn more.")
 
     heads: str = option("default", HEADS, "Heads to train: names or sets (default, paper, ours, all) from `bertvision ls heads`, comma-separated, or `none`. Variants in one pass: `adapter-64:lr=1e-3/3e-4:seed=0..3`; other options of a head: data (per cent), layers, views, normalised, dropout.")
-    lead: str | None = option(None, HEADS, "Head trained jointly with the encoder: `closed-form` or `closed-form-adapter`. It is initialised by ridge regression and its gradients also update the encoder. `own`: only the encoder's output layer. Default: closed-form; `own` for `squad2`, without heads and with --freeze all.")
+    lead: str | None = option(None, HEADS, "Head trained jointly with the encoder: `closed-form`, `closed-form-adapter` or `embedding`. It is initialised by regression and its gradients also update the encoder. `own`: only the encoder's output layer. Default: closed-form; `own` for `squad2`, without heads and with --freeze all.")
     head_lr: float = option(1e-3, HEADS, "Peak learning rate of the heads (the lead uses --lr).")
     polish: int | None = option(None, HEADS, "Extra epochs of head training on the frozen encoder at each mark; 0 disables it. Default: 8, spans 2.")
     polish_until: str | None = option(None, HEADS, "Polish only at marks up to this many epochs, or `all`. Default: 3/10 with a --lead, 0 for spans with a --budget, else (and if --polish is given) all.")
@@ -73,10 +78,12 @@ class Request:
     accumulate: int = option(1, TRAINING, "Batches per optimiser step.")
     schedule: str = option("linear", TRAINING, "Learning rate after warm-up: `linear` decay to zero, or `constant`.")
     warmup: float = option(0.1, TRAINING, "Share of all steps over which the learning rate rises from zero.")
+    class_weight: str | None = option(None, TRAINING, "Weights of the classes in training: `balanced` (all classes count alike) or JSON such as '{\"spam\": 3}' (other classes: 1). Scores do not use them.")
     clip: float = option(1.0, TRAINING, "Maximum gradient norm of the encoder; 0 disables clipping.")
     seed: int = option(0, TRAINING, "Random seed of output layer, dropout, heads and batch order. It never changes which rows are held out.")
 
     folds: str | None = option(None, SELECTION, "Choose by cross-fitting: everything is trained once per fold, judged on the rows left out, and trained on all rows in the end. `2/5`: only two of five folds. 0: choose on a tenth of the rows instead. Default: 5 for fewer than 1,000 training examples (classes and scores), else 0.")
+    metric: str | None = option(None, SELECTION, "What models are chosen by. Classes: `accuracy`, `f1` (of the second of two classes; of more classes the mean), `macro-f1`, `balanced-accuracy`, `matthews`. Scores: `pearson`, `spearman`, `r2`. Default: the task's first metric; tables accuracy or pearson.")
     answer_length: int = option(30, SELECTION, "Task `squad2`: maximum tokens of an answer.")
     null_threshold: float | None = option(None, SELECTION, "Task `squad2`: answer nothing if the probability of no answer is above this. Default: tuned on held-out data, per model.")
     null_share: float = option(0.5, SELECTION, "Task `squad2`: expected share of unanswerable questions in use. Thresholds and models are chosen for it (SQuAD 2.0 has a third in train, half in dev).")
@@ -88,6 +95,8 @@ class Request:
             one_of(flag(name), getattr(self, name), allowed)
         if self.kind is not None:
             one_of("--kind", self.kind, KINDS)
+        if self.long is not None:
+            one_of("--long", self.long, (CUT, WINDOWS))
         for name in ("batch_size", "max_length", "answer_length", "accumulate", "limit", "dev_limit"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -119,7 +128,9 @@ class Request:
         for name, value in given.items():
             if name not in known:
                 raise unknown("option", name, list(known))
-            if value is not None and known[name].type in ("str", "str | None", str, str | None):
+            if isinstance(value, Mapping):
+                given[name] = json.dumps(value)
+            elif value is not None and known[name].type in ("str", "str | None", str, str | None):
                 given[name] = ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
         return cls(**given)
 

@@ -14,19 +14,22 @@ from torch import Tensor
 
 from bertvision.backbones import encoder as encoders
 from bertvision.backbones.encoder import Encoder
-from bertvision.backbones.tokenise import SEPARATE, Encoded, tokenise
+from bertvision.backbones.tokenise import MOST_WINDOWS, SEPARATE, Encoded, tokenise
 from bertvision.errors import UserError
 from bertvision.heads import heads
 from bertvision.heads.base import Shape
 from bertvision.heads.variants import expand, parse
 from bertvision.kinds import Judge, Kind, Scale, kinds
-from bertvision.options import OWN, Request, folds_of
+from bertvision.metrics.intervals import FITTING
+from bertvision.options import CUT, OWN, WINDOWS, Request, folds_of
 from bertvision.progress import Progress
 from bertvision.recipe import Facts, Recipe, resolve
 from bertvision.states.passes import Reads
 from bertvision.stores.reader import Store
+from bertvision.tasks import coverage
 from bertvision.tasks import load as load_task
 from bertvision.tasks.sampling import folds, hold_out, ranks, sample
+from bertvision.tasks.weights import weighted
 from bertvision.types import HELD_OUT, TRAIN, Answer, Dataset, Examples, Questions, Windows
 from bertvision.words.model import Words, fit_words
 
@@ -79,29 +82,33 @@ class Prepared(Setting):
 
     encoder: Encoder
     encoded: dict[str, Encoded]
+    words: Words | None = None
 
-    @cached_property
-    def words(self) -> Words | None:
-        """The linear model on the words of the training examples, if it is asked for."""
-        if self.shape.span or not self.recipe.words:
-            return None
-        return fit_words(self.parts[TRAIN], self.dataset.kind, self.dataset.outputs, self.recipe.seed)
+    def with_words(self) -> "Prepared":
+        """With a linear model on the words of the training examples, if it is asked for and not there yet."""
+        if self.shape.span or not self.recipe.words or self.words is not None:
+            return self
+        words = fit_words(self.parts[TRAIN], self.dataset.kind, self.dataset.outputs, self.recipe.seed)
+        return replace(self, words=words)
 
     @cached_property
     def words_outputs(self) -> dict[str, np.ndarray]:
-        """split -> what `words` says of every window of the splits that are scored."""
+        """split -> what `words` says of the splits that are scored."""
         words = self.words
-        if words is None:
-            return {}
-        return {name: words.outputs(self.parts[name])[self.windows[name].examples] for name in self.evaluated}
+        return {} if words is None else {name: words.outputs(self.parts[name]) for name in self.evaluated}
 
     def train_targets(self) -> Tensor:
         """As they are learned, per window: class indices, scores of mean 0 and deviation 1, or first and last token."""
         answers = self.windows[TRAIN].answers
         if answers is None:
-            return self.scale.shrink(self.targets(TRAIN))
+            return self.scale.shrink(self.targets(TRAIN))[self.windows[TRAIN].examples]
         # A window without the answer is one that does not answer the question.
         return torch.from_numpy(answers if self.shape.span else (answers[:, 0] > 0).astype(np.int64))
+
+    def train_weights(self) -> Tensor | None:
+        """Per window, how much it counts."""
+        questions = self.dataset.train.questions is not None
+        return window_weights(self.windows[TRAIN].examples, self.parts[TRAIN].weights, questions)
 
     def train_ranks(self) -> Tensor | None:
         """Per window, the rank of its example: a head on a share of the data sees the low ones. None: all see all."""
@@ -114,11 +121,12 @@ def prepare(
     request: Request, progress: Progress, *, encoder: Encoder | None = None, dataset: Dataset | None = None
 ) -> Prepared:
     """Load and tokenise. `encoder` and `dataset` replace those that the request names, if they are loaded already."""
-    dataset = dataset or load_task(request)
+    dataset = chosen_by(request.metric, dataset or load_task(request))
     parts = parts_of(dataset, request)
     span, windowed = dataset.kind == "span", dataset.train.questions is not None
     if windowed and request.pairs == SEPARATE:
         raise UserError(f"--pairs separate: a question of '{dataset.task}' cannot be read without its context.")
+    _check_long(request, dataset)
     if encoder is None:
         encoder = encoders.load(request.backbone, dataset.outputs, request.seed, span=span)
     paired, pooled = dataset.train.second_texts is not None, encoder.pooled and not span
@@ -130,7 +138,8 @@ def prepare(
         parts = parts_of(dataset, recipe)
     encoder.freeze(recipe.freeze)
     sizes = {name: len(part) for name, part in parts.items()}
-    for note in (*dataset.notes, _summary(dataset.task, sizes, names, recipe.folds)):
+    summary = _summary(dataset.task, sizes, names, recipe.folds)
+    for note in (*dataset.notes, *coverage.notes(dataset.labels, parts), summary):
         progress.say(note)
     encoded = {name: tokenise(encoder, part, recipe, windowed) for name, part in parts.items()}
     for name, found in encoded.items():
@@ -143,6 +152,32 @@ def prepare(
     )
 
 
+def window_weights(examples: np.ndarray, weights: np.ndarray | None, questions: bool) -> Tensor | None:
+    """Per window, given the example of each and the weights of examples: 1 on average. None: all count the same.
+
+    Windows of a text share its weight, so that long texts do not outweigh short ones. Those of a question each have a
+    target of their own.
+    """
+    counts = np.bincount(examples)
+    even = questions or counts.max() == 1
+    if even and weights is None:
+        return None
+    each = (np.ones(len(counts)) if weights is None else weights) / (1 if even else counts)
+    found = torch.from_numpy(each[examples]).float()
+    return found / found.mean()
+
+
+def _check_long(request: Request, dataset: Dataset) -> None:
+    """Only single texts leave a choice."""
+    if request.long == CUT and dataset.train.questions is not None:
+        raise UserError(f"--long cut: the contexts of '{dataset.task}' are always read in windows.")
+    if request.long == WINDOWS and dataset.train.questions is None and dataset.train.second_texts is not None:
+        raise UserError(
+            "--long windows: a pair of texts is read in one window. Leave it out, and raise --max-length (within what"
+            " the encoder can read) if too much is truncated."
+        )
+
+
 def _summary(task: str, sizes: dict[str, int], names: list[str], folds: str = "0") -> str:
     listed = ", ".join(
         f"{size} {name.replace('_', '-')}" for name, size in sizes.items() if name != HELD_OUT or folds == "0"
@@ -153,13 +188,25 @@ def _summary(task: str, sizes: dict[str, int], names: list[str], folds: str = "0
 
 
 def _lengths(found: Encoded, examples: int, limit: int, windowed: bool) -> Iterator[str]:
-    cut = found.together.truncated
-    if windowed and len(found) > examples:
-        yield f"{examples} questions in {len(found)} windows of at most {limit} tokens"
+    cut, several = found.together.truncated, len(found) > examples
+    if several:
+        yield f"{examples} {'questions' if windowed else 'texts'} in {len(found)} windows of at most {limit} tokens"
     if cut:
-        yield f"{cut} {'questions' if windowed else f'of {examples} examples'} truncated to {limit} tokens"
+        room = f"{MOST_WINDOWS} windows" if several and not windowed else f"{limit} tokens"
+        yield f"{cut} {'questions' if windowed else f'of {examples} examples'} truncated to {room}"
     if found.cut_answers:
         yield f"{found.cut_answers} answers begin or end inside a token; the whole token is used"
+
+
+def chosen_by(metric: str | None, dataset: Dataset) -> Dataset:
+    """The dataset with this metric, which every choice goes by, before its others."""
+    if metric is None:
+        return dataset
+    if metric not in FITTING[dataset.kind]:
+        raise UserError(
+            f"--metric for kind {dataset.kind} must be one of {', '.join(FITTING[dataset.kind])}; got '{metric}'."
+        )
+    return replace(dataset, metrics=(metric, *(other for other in dataset.metrics if other != metric)))
 
 
 def parts_of(dataset: Dataset, request: Request) -> dict[str, Examples]:
@@ -174,6 +221,7 @@ def parts_of(dataset: Dataset, request: Request) -> dict[str, Examples]:
         rest, held = hold_out(train)
     if dataset.kind != "span" and train.targets is not None and len(np.unique(train.targets[rest])) < 2:
         raise UserError(f"All {len(rest)} training examples have the same answer: there is nothing to learn.")
+    train = weighted(train, rest, dataset.labels, request.class_weight)
     parts = {TRAIN: train.take(rest), HELD_OUT: train.take(held)}
     for name, dev in dataset.dev.items():
         limit = request.dev_limit
@@ -195,6 +243,7 @@ def prepare_store(store: Store, request: Request, progress: Progress) -> Setting
     splits = [name for name in header.data if name != TRAIN]
     labels, metrics, nothing = tuple(task["labels"]), tuple(task["metrics"]), Examples([], None, None)
     dataset = Dataset(task["name"], task["kind"], labels, metrics, nothing, {}, task["roles"])
+    dataset = chosen_by(request.metric, dataset)
     progress.say(_summary(f"{dataset.task}, from {store.place}", sizes, names))
     parts = {split: _stored_examples(store, split) for split in splits}
     windows = {split: _stored_windows(store, split) for split in splits}

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 from bertvision.errors import UserError
-from bertvision.options import ALL_MARKS, OWN, Request, marks_of, one_of
+from bertvision.options import ALL_MARKS, CUT, OWN, WINDOWS, Request, marks_of, one_of
 
 MAX_LENGTH, WINDOW = 256, 386  # tokens of a text, and of a window on a context
 POLISH, SPAN_POLISH = 8, 2  # epochs; for spans every token is an example
@@ -29,6 +29,7 @@ class Recipe(Request):
     batch_size: int = BATCH
     lr: float = WIDE_LR
     max_length: int = MAX_LENGTH
+    long: str = CUT
     polish: int = POLISH
     polish_until: str = ALL_MARKS
     folds: str = "0"
@@ -76,6 +77,7 @@ def resolve(request: Request, facts: Facts) -> Recipe:
         "batch_size": FEW_BATCH if facts.examples < FEW else BATCH,
         "lr": NARROW_LR if facts.features < NARROW else WIDE_LR,
         "max_length": WINDOW if facts.windowed else MAX_LENGTH,
+        "long": WINDOWS if facts.windowed else CUT,
         "polish": SPAN_POLISH if span else POLISH,
         "polish_until": _polish_until(request, lead, span),
         "folds": FOLDS if facts.examples < CROSS_FITTED and not facts.windowed and facts.heads else "0",

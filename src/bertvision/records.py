@@ -88,7 +88,10 @@ class BudgetPlan:
 
     epochs: str
     tuned_by: float
-    changed_at: int | None = None  # the step at which the epochs were adjusted
+    changed_at: int | None = None  # the step at which time was up; until then the clock set the learning rate
+    tuned_from: float | None = None  # the second at which fine-tuning began
+    spent: float = 0.0  # seconds after which what the folds found was saved
+    work: dict[str, float] = field(default_factory=dict)  # seconds of every piece of work, in order (deadline.py)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,13 @@
 
 Dimensions everywhere: B batch, L layers (layer 0 is the embedding output), T tokens (or pooled views), D features,
 C outputs (classes, 1 for a score, 2 for a span's start and end), N examples, W windows (pieces of examples that
-fit the encoder; one per example except for questions on long contexts).
+fit the encoder; one per example except for questions on long contexts and, if asked for, for long texts).
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -40,8 +41,11 @@ class Examples:
 
     texts: list[str]
     second_texts: list[str] | None  # of pairs
-    targets: np.ndarray | None  # (N,) int64 for kind class, float64 for kind score; for questions 1: answerable
+    # (N,) int64 for kind class, float64 for kind score; for questions 1: answerable. A dev row of a class that train
+    # lacks has the index after the last class.
+    targets: np.ndarray | None
     questions: Questions | None = None
+    weights: np.ndarray | None = None  # (N,) float64, how much a row counts in training; scores never use them
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -52,19 +56,20 @@ class Examples:
             [self.second_texts[i] for i in rows] if self.second_texts is not None else None,
             self.targets[np.asarray(rows, dtype=np.int64)] if self.targets is not None else None,
             self.questions.take(rows) if self.questions is not None else None,
+            self.weights[np.asarray(rows, dtype=np.int64)] if self.weights is not None else None,
         )
 
-    def digests(self) -> list[bytes]:
+    def digests(self) -> Iterator[bytes]:
         """One digest per row, of its texts only: an order over rows that depends on nothing but the data."""
-        pairs = self.second_texts if self.second_texts is not None else [""] * len(self)
-        return [
-            hashlib.sha256(f"{text}\x1f{pair}".encode("utf-8", "surrogatepass")).digest()
-            for text, pair in zip(self.texts, pairs, strict=True)
-        ]
+        pairs = self.second_texts if self.second_texts is not None else repeat("", len(self))
+        for text, pair in zip(self.texts, pairs, strict=True):
+            yield hashlib.sha256(f"{text}\x1f{pair}".encode("utf-8", "surrogatepass")).digest()
 
     def digest(self) -> str:
-        """Changes if and only if a text, a target or the order changes."""
-        total = hashlib.sha256(b"".join(self.digests()))
+        """Changes if and only if a text, a target or the order changes; weights play no part."""
+        total = hashlib.sha256()
+        for row in self.digests():
+            total.update(row)
         if self.targets is not None:
             total.update(self.targets.tobytes())
         if self.questions is not None:

@@ -69,6 +69,8 @@ def _decided(evidence: Evidence, model: str) -> np.ndarray:
 @register("confusion", "confusion matrix of encoder and selected model", kinds=("class",))
 def confusion(evidence: Evidence) -> list[Table]:
     tables, labels = [], evidence.labels
+    unknown = int((evidence.targets >= len(labels)).sum())
+    left_out = f" {unknown} examples of classes that train lacks are left out." if unknown else ""
     for role in ("encoder", "selected"):
         model = evidence.roles[role]
         matrix = confusion_matrix(evidence.targets, decide(evidence.outputs[model]), labels=range(len(labels)))
@@ -78,7 +80,9 @@ def confusion(evidence: Evidence) -> list[Table]:
             | {"right": float(matrix[i, i] / matrix[i].sum()) if matrix[i].any() else None}
             for i, label in enumerate(labels)
         ]
-        tables.append(Table(f"Confusion: {role} ({model})", f"{evidence.split} examples by true class.", rows))
+        tables.append(
+            Table(f"Confusion: {role} ({model})", f"{evidence.split} examples by true class.{left_out}", rows)
+        )
     return tables
 
 

@@ -50,8 +50,12 @@ class Evidence:
         file = self._file(name)
         if not file.exists():
             rows = compute()
-            file.parent.mkdir(exist_ok=True)
-            write_json(file, rows)
+            try:
+                file.parent.mkdir(exist_ok=True)
+                write_json(file, rows)
+            except OSError as error:  # a read-only run, or a full disk
+                self.progress.say(f"'{file}' cannot be written: {error.strerror}. The next analysis computes it again.")
+                return rows
         return read_json(file)
 
     def has(self, name: str) -> bool:
@@ -108,4 +112,6 @@ class Evidence:
         """A target as users write it."""
         if self.kind == "span":
             return "answerable" if target else "unanswerable"
-        return self.labels[int(target)] if self.kind == "class" else f"{float(target):g}"
+        if self.kind == "score":
+            return f"{float(target):g}"
+        return self.labels[int(target)] if target < len(self.labels) else "a class that train lacks"

@@ -67,16 +67,18 @@ class Encoder(nn.Module):
 
     @property
     def longest(self) -> int:
-        """The maximum number of tokens. RoBERTa and its relatives count positions from the padding index."""
-        config = self.model.config
-        positions = getattr(config, "max_position_embeddings", None) or self.tokenizer.model_max_length
-        if config.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
-            positions -= (config.pad_token_id or 0) + 1
-        return int(min(positions, self.tokenizer.model_max_length))
+        """The maximum number of tokens. RoBERTa and its relatives count positions from the padding index, which their
+        position embedding knows; encoders with relative positions have none."""
+        limits = [getattr(self.model.config, "max_position_embeddings", None), self.tokenizer.model_max_length]
+        for name, module in self.model.base_model.named_modules():
+            if name.rpartition(".")[2] == "position_embeddings" and hasattr(module, "weight"):
+                padding = getattr(module, "padding_idx", None)
+                limits.append(len(module.weight) - (0 if padding is None else padding + 1))
+        return int(min(limit for limit in limits if limit is not None and limit > 0))  # XLNet's is -1
 
     def batch(self, windows: Windows, rows: np.ndarray) -> Batch:
         """Pad the given windows to the longest among them."""
-        lengths = windows.lengths[rows]
+        lengths = windows.offsets[rows + 1] - windows.offsets[rows]
         mask = np.arange(lengths.max())[None] < lengths[:, None]
         parts = {}
         for name, flat, filler in (
@@ -108,10 +110,12 @@ class Encoder(nn.Module):
     def up_to(self, depth: int) -> Iterator[None]:
         """Inside, layers above `depth` are not computed: `forward` returns fewer of them, and meaningless logits.
 
-        Some encoders apply a final norm to whichever layer is last. For these, one more layer is computed.
+        Some encoders apply a final norm, beside their layers, to whichever layer is last. For these, one more layer is
+        computed; and always one, without which DeBERTa fails.
         """
-        stack = layers_of(self.model.base_model)
-        kept = depth + hasattr(self.model.base_model, "final_norm")
+        base, stack = self.model.base_model, layers_of(self.model.base_model)
+        beside = next(module for module in base.modules() if any(child is stack for child in module.children()))
+        kept = max(1, depth + any(isinstance(child, nn.LayerNorm) for child in beside.children()))
         above = list(stack)[kept:]
         del stack[kept:]
         try:
@@ -180,7 +184,30 @@ def load(name: str, outputs: int, seed: int, *, span: bool = False, pooled: bool
     lost = [key for key in missing + mismatched if key.startswith(prefix) and ".pooler." not in key]
     if lost:  # transformers would fill them with noise
         raise UserError(f"--backbone '{name}': the weights lack {len(lost)} tensors of the encoder, e.g. {lost[0]}.")
-    return Encoder(model, tokenizer, pooled)
+    encoder = Encoder(model, tokenizer, pooled)
+    _check_states(name, encoder)
+    return encoder
+
+
+def _check_states(name: str, encoder: Encoder) -> None:
+    """Refuse architectures that heads cannot read: states must be of every token and layer, and an answer must not
+    depend on the padding behind it (XLNet takes its answer from the last token)."""
+    rows = encoder.tokenizer(["a", "a b c"], ["b", "d e f g"])["input_ids"]
+    lengths, tokens = [len(row) for row in rows], np.concatenate(rows).astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    windows = Windows(tokens, np.zeros_like(tokens), np.zeros_like(tokens), offsets, 0, np.arange(2))
+    who = f"--backbone '{name}' ({encoder.model.config.model_type})"
+    try:
+        with torch.no_grad():
+            alone, _, _ = encoder(encoder.batch(windows, np.array([0])).inputs)
+            padded, layers, _ = encoder(encoder.batch(windows, np.array([0, 1])).inputs)
+    except (AssertionError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(f"{who} cannot read texts in batches: {str(error)[:200]}") from None
+    shape = (2, max(lengths), encoder.features)
+    if layers is None or [tuple(layer.shape) for layer in layers] != [shape] * encoder.layers:
+        raise UserError(f"{who} does not give a hidden state for every layer and token, which heads need.")
+    if not torch.allclose(alone[0], padded[0, : len(alone[0])], rtol=1e-2, atol=1e-3):
+        raise UserError(f"{who}: its answer to a text changes with the padding behind it. Choose another encoder.")
 
 
 def _check_folder(name: str, folder: Path) -> None:

@@ -1,14 +1,19 @@
-"""Tokenise examples: a text or a pair becomes one window, a question on a long context several that overlap.
+"""Tokenise examples: a text or a pair becomes one window; a question on a long context, or with --long windows a long
+text, several that overlap.
 
-Questions and contexts are tokenised separately and joined here: a paragraph that ten questions share is tokenised once,
-and an overlong question is truncated instead of failing the batch.
+Texts are tokenised by themselves and truncated and joined here. A paragraph that ten questions share is tokenised once,
+and an overlong question is truncated instead of failing the batch. The tokenizer's own truncation keeps all it cut off:
+of two long texts, every combination of their pieces.
 """
 
 import hashlib
 import os
+import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +23,14 @@ from safetensors.numpy import load_file, save_file
 
 from bertvision.backbones.encoder import Encoder
 from bertvision.errors import UserError
+from bertvision.options import WINDOWS
 from bertvision.recipe import Recipe
 from bertvision.types import Examples, Windows
 
-CHUNK = 4096  # texts tokenised at a time: the tokenizer's objects take kilobytes each
-BATCH = 1000  # texts tokenised at a time: the tokenizer's objects take far more memory than the tokens
+CHUNK = 2**20  # characters tokenised at a time: the tokenizer's objects take far more memory than the tokens
+ROW = 64  # characters that an object without any counts for
+WIDE = 16  # characters per token that are tokenised at first if the rest is truncated anyway
+MOST_WINDOWS = 8  # of a text; those of a longer one are spread over it
 WORTH_KEEPING = 4000  # examples from which on windows are cached on disk
 CONTEXT_SHARE = 4  # the context gets at least one in this many tokens of a window, however long the question
 VERSION = 2  # of the cache
@@ -68,33 +76,119 @@ def tokenise(encoder: Encoder, examples: Examples, recipe: Recipe, split_context
         windows, cut = labelled(windows, examples)
         return Encoded(windows, None, cut)
     if examples.second_texts is None:
-        return Encoded(_tokenised(encoder, [examples.texts], limit))
+        if recipe.long == WINDOWS:
+            return Encoded(_in_windows(encoder.tokenizer, examples.texts, limit, recipe.stride))
+        return Encoded(_truncated(encoder.tokenizer, [examples.texts], limit))
     columns = [examples.texts, examples.second_texts]
-    first, second = (_tokenised(encoder, [texts], limit) for texts in columns)
-    return Encoded(_tokenised(encoder, columns, limit), (first, second))
+    first, second = (_truncated(encoder.tokenizer, [texts], limit) for texts in columns)
+    return Encoded(_truncated(encoder.tokenizer, columns, limit), (first, second))
 
 
-def _tokenised(encoder: Encoder, columns: list[list[str]], limit: int) -> Windows:
+class _Frame:
+    """The special tokens around one text or two, and windows under construction: bytes that grow in place, so that
+    memory is that of the tokens and little more."""
+
+    def __init__(self, tokenizer: Any, texts: int) -> None:
+        made = tokenizer(*["a"] * texts).encodings[0]
+        ends = [(made.sequence_ids.index(i), made.sequence_ids.count(i)) for i in range(texts)]
+        bounds = [0, *(place for first, count in ends for place in (first, first + count)), len(made.ids)]
+        parts = [made.ids[first:last] for first, last in pairwise(bounds)]
+        self.special = [np.array(part, np.int32) for part in parts[::2]]
+        self.size = sum(map(len, self.special))
+        self.kinds = [made.type_ids[min(place, len(made.ids) - 1)] for place in bounds[:-1]]  # token types of each part
+        self.tokens, self.types, self.segments = bytearray(), bytearray(), bytearray()
+        self.offsets, self.examples = array("q", [0]), array("q")
+
+    def add(self, example: int, *texts: np.ndarray) -> None:
+        """A window with the tokens of each text."""
+        for place in range(2 * len(texts) + 1):
+            part = texts[place // 2] if place % 2 else self.special[place // 2]
+            self.tokens += part.tobytes()
+            self.types += bytes([self.kinds[place]]) * len(part)
+            self.segments += bytes([(place + 1) // 2 if place % 2 else 0]) * len(part)
+        self.offsets.append(len(self.types))
+        self.examples.append(example)
+
+    def windows(self, truncated: int, characters: np.ndarray | None = None) -> Windows:
+        types, segments = (np.frombuffer(values, np.int8) for values in (self.types, self.segments))
+        offsets, examples = (np.frombuffer(values, np.int64) for values in (self.offsets, self.examples))
+        tokens = np.frombuffer(self.tokens, np.int32)
+        return Windows(tokens, types, segments, offsets, truncated, examples, characters)
+
+
+def _truncated(tokenizer: Any, columns: list[list[str]], limit: int) -> Windows:
     """Texts that are too long are truncated, the longer text of a pair first, and counted."""
-    count, cut = len(columns[0]), 0
-    lengths: list[int] = []
-    chunks: list[np.ndarray] = []  # (3, tokens) each
-    for first in range(0, count, CHUNK):
-        texts = [column[first : first + CHUNK] for column in columns]
-        made = encoder.tokenizer(*texts, truncation="longest_first", max_length=limit, padding=False, verbose=False)
-        cut += sum(bool(encoding.overflowing) for encoding in made.encodings)
-        lengths += [len(encoding.ids) for encoding in made.encodings]
-        chunks.append(np.concatenate([_rows(encoding) for encoding in made.encodings], 1))
-    encoder.tokenizer.backend_tokenizer.no_truncation()  # which would be saved with the tokenizer
-    tokens, types, segments = np.concatenate(chunks, 1)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return Windows(tokens, types.astype(np.int8), segments.astype(np.int8), offsets, cut, np.arange(count))
+    frame, cut = _Frame(tokenizer, len(columns)), 0
+    room = limit - frame.size
+    if room < 1:
+        raise UserError(f"--max-length {limit} leaves no room for a text.")
+    # Of two texts that are both cut, the longer one gets a token more: their lengths are needed.
+    tokenised = [_tokens(tokenizer, texts, room if len(columns) == 1 else None) for texts in columns]
+    for row, texts in enumerate(zip(*tokenised, strict=True)):
+        lengths = [len(tokens) for tokens in texts]
+        cut += sum(lengths) > room
+        frame.add(row, *(tokens[:most] for tokens, most in zip(texts, _shares(lengths, room), strict=True)))
+    return frame.windows(cut)
 
 
-def _rows(encoding: Any) -> np.ndarray:
-    """Tokens, token types and segments."""
-    segments = [0 if text is None else text + 1 for text in encoding.sequence_ids]
-    return np.array([encoding.ids, encoding.type_ids, segments], dtype=np.int32)
+def _shares(lengths: list[int], room: int) -> list[int]:
+    """How many tokens of each text fit, as the tokenizers library has it (`longest_first`)."""
+    if sum(lengths) <= room or len(lengths) == 1:
+        return [min(room, length) for length in lengths]
+    less = min(*lengths, room // 2)
+    return [less, room - less] if lengths[0] <= lengths[1] else [room - less, less]
+
+
+def _tokens(tokenizer: Any, texts: Sequence[str], enough: int | None = None) -> Iterator[np.ndarray]:
+    """Tokens of each text, without special tokens. Of a text with more than `enough`, perhaps not all."""
+    for some in _chunks(texts):
+        shown = some if enough is None else [_beginning(text, WIDE * enough) for text in some]
+        for text, part, encoding in zip(some, shown, _plain(tokenizer, shown), strict=True):
+            if enough is not None and len(part) < len(text) and len(encoding.ids) <= enough:
+                (encoding,) = _plain(tokenizer, [text])
+            yield np.array(encoding.ids, np.int32)
+
+
+def _beginning(text: str, most: int) -> str:
+    """About `most` characters, up to a space: what follows does not change the tokens before it."""
+    space = re.compile(r"\s").search(text, most) if len(text) > most else None
+    return text if space is None else text[: space.start()]
+
+
+def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Consecutive texts, as many as have CHUNK characters together."""
+    first, size = 0, 0
+    for row, text in enumerate(texts):
+        size += ROW + len(text)
+        if first < row and size > CHUNK:
+            yield list(texts[first:row])
+            first, size = row, ROW + len(text)
+    yield list(texts[first:])
+
+
+def _plain(tokenizer: Any, texts: list[str]) -> list[Any]:
+    """Encodings without special tokens, of any length."""
+    found: list[Any] = tokenizer(texts, add_special_tokens=False, verbose=False).encodings
+    return found
+
+
+def _in_windows(tokenizer: Any, texts: list[str], limit: int, stride: int) -> Windows:
+    """Texts as windows of at most `limit` tokens, overlapping by at least `stride` (or a quarter of a window).
+
+    Windows of a text are of equal length and spread evenly. A text is truncated if MOST_WINDOWS leave gaps.
+    """
+    frame, cut = _Frame(tokenizer, 1), 0
+    room = limit - frame.size
+    if room < 1:
+        raise UserError(f"--max-length {limit} leaves no room for a text.")
+    step = room - min(stride, room // 4)
+    for row, tokens in enumerate(_tokens(tokenizer, texts)):
+        spare = max(0, len(tokens) - room)
+        starts = np.linspace(0, spare, 1 + min(MOST_WINDOWS - 1, -(-spare // step))).astype(int)
+        cut += bool(np.diff(starts).max(initial=0) > room)
+        for start in starts:
+            frame.add(row, tokens[start : start + room])
+    return frame.windows(cut)
 
 
 def windowed(tokenizer: Any, examples: Examples, limit: int, stride: int) -> Windows:
@@ -123,52 +217,31 @@ def windowed(tokenizer: Any, examples: Examples, limit: int, stride: int) -> Win
 
 def _windowed(tokenizer: Any, examples: Examples, limit: int, stride: int) -> Windows:
     assert examples.second_texts is not None
-    before, between, after, part_types = _frame(tokenizer)
-    free = limit - len(before) - len(between) - len(after)
+    frame, cut, characters = _Frame(tokenizer, 2), 0, bytearray()
+    before, between, after = (len(part) for part in frame.special)
+    free = limit - frame.size
     if free < 2 * CONTEXT_SHARE:
         raise UserError(f"--max-length {limit} leaves no room for a question and a context.")
     most = max(1, free - max(1, limit // CONTEXT_SHARE))  # tokens of a question
     contexts = dict.fromkeys(examples.second_texts)
     tokenised = dict(zip(contexts, _with_places(tokenizer, list(contexts)), strict=True))
-    parts: list[np.ndarray] = []  # five per window
-    places: list[np.ndarray] = []
-    rows: list[int] = []
-    cut = 0
-    for row, (question, _) in enumerate(_with_places(tokenizer, examples.texts)):
+    for row, question in enumerate(_tokens(tokenizer, examples.texts, most)):
         cut += len(question) > most
         question = question[:most]
-        context, characters = tokenised[examples.second_texts[row]]
+        context, places = tokenised[examples.second_texts[row]]
         room = max(1, free - len(question))
         step = room - min(stride, room // 2)
         for start in range(0, max(1, len(context) - room + step), step):
-            parts += [before, question, between, context[start : start + room], after]
-            places.append(characters[start : start + room])
-            rows.append(row)
-    lengths = np.array([len(part) for part in parts])
-    types, segments = (
-        np.repeat(np.tile(np.array(kinds, np.int8), len(rows)), lengths) for kinds in (part_types, [0, 1, 0, 2, 0])
-    )
-    flat_places = np.zeros((len(segments), 2), np.int32)
-    flat_places[segments == 2] = np.concatenate(places)
-    offsets = np.concatenate([[0], np.cumsum(lengths)[4::5]])
-    return Windows(np.concatenate(parts), types, segments, offsets, cut, np.array(rows), flat_places)
-
-
-def _frame(tokenizer: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[int]]:
-    """The special tokens before, between and after the texts of a pair, and the token types of all five parts."""
-    made = tokenizer("a", "a").encodings[0]
-    owners, ids, types = made.sequence_ids, np.array(made.ids, np.int32), made.type_ids
-    first, second = owners.index(0), owners.index(1)
-    end_first, end_second = first + owners.count(0), second + owners.count(1)
-    kinds = [types[0], types[first], types[end_first], types[second], types[-1]]
-    return ids[:first], ids[end_first:second], ids[end_second:], kinds
+            frame.add(row, question, context[start : start + room])
+            characters += bytes(8 * (before + len(question) + between))
+            characters += places[start : start + room].tobytes() + bytes(8 * after)
+    return frame.windows(cut, np.frombuffer(characters, np.int32).reshape(-1, 2))
 
 
 def _with_places(tokenizer: Any, texts: Sequence[str]) -> Iterable[tuple[np.ndarray, np.ndarray]]:
     """(tokens, characters) of each text, without special tokens."""
-    for i in range(0, len(texts), BATCH):
-        made = tokenizer(list(texts[i : i + BATCH]), add_special_tokens=False, verbose=False)
-        for text, encoding in zip(texts[i : i + BATCH], made.encodings, strict=True):
+    for some in _chunks(texts):
+        for text, encoding in zip(some, _plain(tokenizer, some), strict=True):
             places = np.array(encoding.offsets, np.int32).reshape(-1, 2)
             for i, (start, end) in enumerate(encoding.offsets):
                 if start < end and text[start].isspace():  # SentencePiece tokens include the space before the word

@@ -1,5 +1,7 @@
 """The command line: the only place that exits or reads argv. Heavy imports wait until they are needed."""
 
+import atexit
+import gc
 import inspect
 import os
 import sys
@@ -20,6 +22,8 @@ def _place(command: Any) -> int:
     return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
+# The end of the process frees all memory at once. Python would look for garbage first, which takes seconds.
+atexit.register(gc.freeze)
 for _plugin in entry_points(group="bertvision.commands"):  # packages beside this one bring commands of their own
     _plugin.load()
 app.registered_commands.sort(key=_place)

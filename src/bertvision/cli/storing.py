@@ -20,7 +20,7 @@ app.add_typer(store_app, name="store")
 
 
 @app.command()
-@taking_options(*DECIDING, "data", "train", "dev")
+@taking_options(*DECIDING, "data", "train", "dev", "seed")
 def extract(
     source: Annotated[str, typer.Argument(help="An encoder (as `fit --backbone`), or RUN[@MARK]: a fine-tuned one.")],
     out: Annotated[str, typer.Option(help="The store to write: a folder, or a URL that fsspec knows.")],
@@ -67,7 +67,9 @@ def extract(
 
 
 @app.command()
-@taking_options("heads", "head_lr", "answer_length", "null_threshold", "null_share", "decoding", "seed", "words", "out")
+@taking_options(
+    "heads", "head_lr", "metric", "answer_length", "null_threshold", "null_share", "decoding", "seed", "words", "out"
+)
 def train(
     store: StoreArgument,
     polish: Annotated[
@@ -93,7 +95,7 @@ def train(
 @app.command()
 @taking_options(
     *("task", "data", "train", "dev", "text", "text_pair", "label", "kind", "backbone", "heads", "polish", "pairs"),
-    *("max_length", "stride", "limit"),
+    *("max_length", "long", "stride", "limit"),
 )
 def plan(
     layers: Annotated[

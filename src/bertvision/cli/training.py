@@ -32,9 +32,12 @@ def fit(resume: Resume = False, json: Json = False, debug: Debug = False, **opti
     """
     request = request_of(**options)
     from bertvision.progress import Progress
+    from bertvision.training.deadline import Clock
+
+    clock = Clock.of_process()  # before the imports that take seconds
     from bertvision.training.fit import fit as run_fit
 
-    show_run(run_fit(request, resume=resume, progress=Progress()), json)
+    show_run(run_fit(request, resume=resume, progress=Progress(), clock=clock), json)
 
 
 @app.command()

@@ -38,7 +38,7 @@ heads: Registry[HeadEntry] = Registry("head", __name__)
 SETS = {
     "default": (
         "last-layer,learned-pooling,adapter-64-skip,last-layer-views,learned-pooling-views,adapter-64-views,cosines,"
-        "learned-pooling-normalised,adapter-64-normalised,adapter-64-ngram,closed-form"
+        "learned-pooling-normalised,adapter-64-normalised,adapter-64-ngram,closed-form,embedding"
     )
 }
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +38,18 @@ def run(body: Body, layers: Tensor, mask: Tensor | None = None) -> Tensor:
     return found
 
 
-Batches = Callable[[], Iterable[tuple[HiddenStates, Tensor]]]  # each call is a pass over states and targets
+UNSEEN = -20.0  # the logit of a class without examples, of heads that are solved
+
+
+class Rows(NamedTuple):
+    """A batch of what a head is solved on."""
+
+    states: HiddenStates
+    targets: Tensor
+    weights: Tensor | None = None  # above 0, and relative; None: all rows count the same
+
+
+Batches = Callable[[], Iterable[Rows]]  # each call is a pass over all rows
 
 
 class Head(nn.Module):

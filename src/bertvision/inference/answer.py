@@ -8,11 +8,12 @@ import torch
 
 from bertvision.heads.base import Head, Shape
 from bertvision.kinds import Scale, confined, kinds
+from bertvision.kinds.labels import per_example
 from bertvision.records import ENCODER
 from bertvision.states.passes import Step, Tick, nothing
 from bertvision.types import Windows
 
-Outputs = dict[str, np.ndarray]  # model -> predictions (W, C), or for spans (all tokens, 2)
+Outputs = dict[str, np.ndarray]  # model -> predictions (N, C), or for spans (all tokens, 2)
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Target:
 def answer(
     steps: Iterable[Step], windows: Windows, heads: dict[str, Head], target: Target, tick: Tick = nothing
 ) -> Outputs:
-    """Predictions of every head and, where the steps have its logits, of the encoder: for every window (W, C), for
-    spans for every token (all tokens, 2)."""
+    """Predictions of every head and, where the steps have its logits, of the encoder: for every example (N, C), pooled
+    over its windows; for spans for every token (all tokens, 2)."""
     span = target.shape.span
     size = (int(windows.offsets[-1]), 2) if span else (len(windows), target.shape.outputs)
     found: Outputs = {}
@@ -53,4 +54,5 @@ def answer(
             found[name][places] = (values if mask is None else values[mask]).cpu().numpy()
         tick(len(step.rows))
     # The encoder first, as everywhere.
-    return {name: found[name] for name in (ENCODER, *heads) if name in found}
+    ordered = {name: found[name] for name in (ENCODER, *heads) if name in found}
+    return ordered if span else {name: per_example(values, windows) for name, values in ordered.items()}

@@ -21,6 +21,7 @@ from bertvision.states.sources import Stored
 from bertvision.stores.reader import Store
 from bertvision.tasks import load as load_task
 from bertvision.tasks import tasks
+from bertvision.tasks.coverage import lacking
 from bertvision.types import HELD_OUT, TRAIN, Examples
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def evaluate(
     if (given or out) and not model.target.shape.span:
         raise UserError(f"--out and decoding options are for spans; '{model.run.path}' answers with a {model.kind}.")
     parts = _dev_parts(model, data, dev)
+    for note in lacking(model.record.labels, parts):
+        model.progress.say(note)
     recipe, folder = replace(model.recipe, **given), Path(out) if out else model.run.path / "official"
     if model.target.shape.span:
         try:
@@ -123,7 +126,7 @@ def evaluate_on_store(reference: str | Path, store: Store, *, force: bool = Fals
     majority = ensembles.pop(MAJORITY, None)
     for split, said in outputs.items():
         if majority is not None:
-            said[MAJORITY] = constant(majority, len(setting.windows[split]))
+            said[MAJORITY] = constant(majority, len(setting.parts[split]))
         for name, ensemble in ensembles.items():
             if set(ensemble.weights) <= set(said):
                 said[name] = combined(ensemble, said, record.kind)

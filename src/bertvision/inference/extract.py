@@ -74,6 +74,7 @@ class Origin:
 def extract(source: str, request: Request, options: StoreOptions, progress: Progress) -> Store | None:
     """Write a store, or what is missing of it. None: other parts are not finished yet."""
     command = command_of(source, request, options)
+    _check_limits(request, options.split)
     Place(options.out)  # refuses what cannot be reached, before any work
     encoder, request, origin = source_of(source, request)
     setting = prepare(replace(request, heads="none", folds="0"), progress, encoder=encoder)
@@ -103,6 +104,15 @@ def extract(source: str, request: Request, options: StoreOptions, progress: Prog
         except KeyboardInterrupt:
             raise Interrupted(f"Interrupted. Finished shards are kept. To continue: {command}") from None
     return open_store(options.out) if done else None
+
+
+def _check_limits(request: Request, split: str) -> None:
+    """Refuse a limit on examples that are not stored."""
+    asked = split.split(",")
+    if request.limit is not None and "train" not in asked:
+        raise UserError(f"--limit is for training examples, which --split {split} leaves out. Use --dev-limit for dev.")
+    if request.dev_limit is not None and "dev" not in asked:
+        raise UserError(f"--dev-limit is for dev examples, which --split {split} leaves out. Use --limit for train.")
 
 
 def write_store(
@@ -142,7 +152,7 @@ def command_of(source: str, request: Request, options: StoreOptions) -> str:
     """The complete command line that writes this store: it also continues and repairs it."""
     words = ["bertvision", "extract", source, request.task]
     for given, plain, names in (
-        (request, Request(), (*DECIDING[1:], *FILES)),
+        (request, Request(), (*DECIDING[1:], *FILES, "seed")),
         (options, StoreOptions(options.out), ("split", "dtype", "views", "layers", "shard_size", "order")),
     ):
         for name in names:
@@ -195,6 +205,8 @@ def header_of(setting: Prepared, options: StoreOptions, origin: Origin, splits: 
             "weights_sha256": weights,
             "origin_sha256": weights if origin.record is None else origin.record.weights_sha256,
             "tokenizer_sha256": tokenizer_digest(encoder),
+            # The seed of a new output layer, to make the same one again. Stores without it used 0.
+            **({"seed": setting.request.seed} if origin.mark is None and setting.request.seed else {}),
         },
         task={
             "name": dataset.task,

@@ -1,6 +1,6 @@
 """What a user keeps: a model loaded from a run directory, which answers new texts."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,6 @@ from bertvision.inference.answer import Outputs, Target, answer
 from bertvision.inference.evaluate import Evaluation, evaluate
 from bertvision.inference.select import combined, constant
 from bertvision.kinds import RAW_THRESHOLD
-from bertvision.kinds.labels import per_example
 from bertvision.kinds.spans import ALTERNATIVES, decode, n_best
 from bertvision.metrics.glue import decide
 from bertvision.progress import Progress
@@ -150,7 +149,8 @@ class Model:
         if (second_texts is not None) != self.paired:
             wanted = "two texts per example" if self.paired else "one text per example"
             raise UserError(f"The run '{self.run.path}' was trained on {wanted}.")
-        first, second = _listed(texts), None if second_texts is None else _listed(second_texts)
+        first = _listed("texts", texts)
+        second = None if second_texts is None else _listed("second_texts", second_texts)
         if second is not None and len(first) != len(second):
             raise UserError(f"{len(first)} first texts but {len(second)} second texts.")
         return Examples(first, second, None)
@@ -185,11 +185,8 @@ class Model:
     def outputs(self, examples: Examples) -> Outputs:
         """Predictions (N, C) per example of every loaded model, of kind class or score."""
         if not self.reading:
-            return self._combined({}, examples, np.arange(len(examples)))
-        parts = [
-            {name: per_example(values, found.encoded.together) for name, values in found.outputs.items()}
-            for found in self._parts(examples)
-        ]
+            return self._combined({}, examples)
+        parts = [found.outputs for found in self._parts(examples)]
         return {name: np.concatenate([part[name] for part in parts]) for name in self.models}
 
     def _parts(self, examples: Examples) -> Iterator["_Part"]:
@@ -209,7 +206,7 @@ class Model:
         return tokenise(self.encoder, examples, self.recipe, self.record.windowed)
 
     def outputs_of(self, encoded: Encoded, examples: Examples, tick: Tick = nothing) -> Outputs:
-        """Predictions of every loaded model, for every window or token."""
+        """Predictions of every loaded model, for every example or token."""
         shape, store, answers = self.record.shape, self.record.store, Outputs()
         # The heads of a run from a store count the layers that the store has.
         reads = Reads(shape.paired, shape.span, tuple(store.layers) if store is not None else None)
@@ -219,15 +216,14 @@ class Model:
             if heads or (way == JOINT and ENCODER in self.members):
                 steps = clean_pass(self.encoder, encoded, reads, way=way)
                 answers |= answer(steps, encoded.together, heads, self.target, tick)
-        return self._combined(answers, examples, encoded.together.examples)
+        return self._combined(answers, examples)
 
-    def _combined(self, answers: Outputs, examples: Examples, windows: np.ndarray) -> Outputs:
-        """Every loaded model, from what encoder and heads say and from models that need no states. `windows` has the
-        example of each window."""
+    def _combined(self, answers: Outputs, examples: Examples) -> Outputs:
+        """Every loaded model, from what encoder and heads say and from models that need no states."""
         if self.words is not None:
-            answers[WORDS] = self.words.outputs(examples)[windows]
+            answers[WORDS] = self.words.outputs(examples)
         if self.majority is not None:
-            answers[MAJORITY] = constant(self.majority, len(windows))
+            answers[MAJORITY] = constant(self.majority, len(examples))
         return {name: combined(model, answers, self.kind) for name, model in self.models.items()}
 
 
@@ -238,8 +234,18 @@ class _Part:
     outputs: Outputs
 
 
-def _listed(texts: Texts) -> list[str]:
-    return [whole(text) for text in ([texts] if isinstance(texts, str) else texts)]
+def _listed(name: str, texts: Texts) -> list[str]:
+    """A text, or any sequence of them: a list, array, series, column or generator."""
+    if hasattr(type(texts), "columns") or isinstance(texts, (bytes, Mapping)) or not isinstance(texts, Iterable):
+        raise UserError(f"{name} must be a text or a sequence of texts, such as a column; got {type(texts).__name__}.")
+    # Arrays and series as Python values: those of a pyarrow array, for one, are not strings.
+    method = next((method for method in ("to_pylist", "tolist") if hasattr(texts, method)), None)
+    values = getattr(texts, method)() if method else texts
+    found = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else [values]
+    for row, value in enumerate(found, 1):
+        if not isinstance(value, str):
+            raise UserError(f"{name}, row {row}: {value!r} is not a text.")
+    return [whole(str(value)) for value in found]
 
 
 def encoder_folder(run: Run, record: RunRecord, mark: str) -> str:
@@ -258,7 +264,8 @@ def _encoder(run: Run, record: RunRecord, mark: str) -> Encoder:
     where, shape, store = encoder_folder(run, record, mark), record.shape, record.store
     # The output layer of a backbone that was not fine-tuned here is new, as it was when its states were stored.
     new = store is not None and store.source["mark"] is None
-    encoder = encoders.load(where, shape.outputs, 0, span=shape.span, pooled=None if new else shape.pooled)
+    seed = store.source.get("seed", 0) if store is not None else 0
+    encoder = encoders.load(where, shape.outputs, seed, span=shape.span, pooled=None if new else shape.pooled)
     if store is not None and weights_digest(encoder) != store.source["weights_sha256"]:
         raise UserError(f"'{where}' is no longer the encoder on whose states '{run.path}' was trained.")
     return encoder
@@ -269,6 +276,8 @@ def predict_file(model: Model, path: Path, **options: Any) -> tuple[Examples, li
     if path.suffix == ".txt" and not model.paired:
         lines = read_text(path).replace("\r\n", "\n").split("\n")  # `splitlines` would also split at U+2028
         examples = Examples([line for line in lines if line.strip()], None, None)
+        if blank := sum(not line.strip() for line in lines[: len(lines) - (not lines[-1])]):
+            model.progress.say(f"'{path}': {blank} blank lines were left out")
     else:
         roles = {**model.record.roles, "label": None}
         examples = tasks[model.recipe.task].read(path, roles, model.record.labels)

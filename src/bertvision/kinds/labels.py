@@ -17,28 +17,32 @@ class LabelJudge:
 
     def __init__(self, examples: Examples, windows: Windows, options: Request, *, kind: str) -> None:
         assert examples.targets is not None
-        self.kind, self.windows, self.targets = kind, windows, examples.targets
+        self.kind, self.targets = kind, examples.targets
 
     def predictions(self, outputs: np.ndarray, threshold: float | None = None) -> Predictions:
-        return Predictions(per_example(outputs, self.windows))
+        return Predictions(outputs)
 
     def measure(self, values: np.ndarray, metric: str) -> float:
         return measure(values, self.targets, metric, self.kind)
 
     def loss(self, outputs: np.ndarray) -> float:
-        values = per_example(outputs, self.windows)
         if self.kind == "class":
-            return -float(np.log(np.clip(values[np.arange(len(values)), self.targets], 1e-9, None)).mean())
-        return float(((values[:, 0] - self.targets) ** 2).mean())
+            known = np.flatnonzero(self.targets < outputs.shape[1])  # no model knows the classes that train lacks
+            return -float(np.log(np.clip(outputs[known, self.targets[known]], 1e-9, None)).sum()) / max(1, len(known))
+        return float(((outputs[:, 0] - self.targets) ** 2).mean())
 
 
 def per_example(outputs: np.ndarray, windows: Windows) -> np.ndarray:
-    """Predictions of examples from those of windows.
+    """Predictions of examples (N, C) from those of windows (W, C).
 
-    The window with the highest probability of the last class decides, so a question is answerable if any window is.
+    Those of a text's windows are averaged. Of a question, the window with the highest probability of the last class
+    decides: it is answerable if any window is.
     """
     if len(windows) == windows.examples[-1] + 1:
         return outputs
+    if windows.characters is None:
+        starts = np.flatnonzero(np.diff(windows.examples, prepend=-1))
+        return np.add.reduceat(outputs, starts) / np.bincount(windows.examples)[:, None]
     order = np.lexsort((outputs[:, -1], windows.examples))
     last = np.flatnonzero(np.diff(windows.examples, append=windows.examples[-1] + 1))
     return outputs[order[last]]

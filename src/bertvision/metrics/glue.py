@@ -1,8 +1,9 @@
-"""GLUE's metrics, weighted, so that the bootstrap computes many resamples at once.
+"""Metrics of classes and scores, weighted, so that the bootstrap computes many resamples at once.
 
 A metric takes decisions (N,), targets (N,), weights (R, N) and the number of classes. The weights are how often each
 example was drawn in each of R resamples. It returns the value for every resample, (R,). With all weights 1 it equals
-scikit-learn's or scipy's (tested). A constant prediction correlates with nothing and scores 0.
+scikit-learn's or scipy's (tested). A constant prediction correlates with nothing and scores 0. Targets of a class that
+train lacks have the index after the last class: no decision equals it, and it counts as one more class.
 """
 
 from collections.abc import Callable
@@ -36,16 +37,39 @@ def _accuracy(decisions: Array, targets: Array, weights: Array, classes: int) ->
 
 
 def _counts(decisions: Array, targets: Array, weights: Array, classes: int) -> tuple[Array, Array, Array]:
-    """(R, classes) each: how often a class was decided correctly, was decided, was the target."""
-    decided, true = np.eye(classes, dtype=weights.dtype)[decisions], np.eye(classes, dtype=weights.dtype)[targets]
-    return tuple((weights @ rows).astype(float) for rows in (decided * true, decided, true))
+    """(R, classes + 1) each: how often a class was decided correctly, was decided, was the target."""
+    right = np.where(decisions == targets, targets, -1)
+    first, second, third = (_totals(of, weights, classes + 1) for of in (right, decisions, targets))
+    return first, second, third
+
+
+def _totals(of: Array, weights: Array, classes: int) -> Array:
+    """(R, classes): the weight of each class's rows; those of class -1 are left out."""
+    order = np.argsort(of, kind="stable")
+    order = order[of[order] >= 0]
+    found, (present, starts) = np.zeros((len(weights), classes)), np.unique(of[order], return_index=True)
+    if len(order):
+        found[:, present] = np.add.reduceat(weights[:, order], starts, axis=1)
+    return found
 
 
 def _f1(decisions: Array, targets: Array, weights: Array, classes: int) -> Array:
     """For two classes the F1 of class 1, as GLUE has it; otherwise the mean over classes that occur."""
+    if classes != 2:
+        return _macro_f1(decisions, targets, weights, classes)
     right, decided, true = _counts(decisions, targets, weights, classes)
-    each = ratio(2 * right, decided + true)
-    return each[:, 1] if classes == 2 else ratio(each.sum(1), (decided + true > 0).sum(1))
+    return ratio(2 * right[:, 1], decided[:, 1] + true[:, 1])
+
+
+def _macro_f1(decisions: Array, targets: Array, weights: Array, classes: int) -> Array:
+    right, decided, true = _counts(decisions, targets, weights, classes)
+    return ratio(ratio(2 * right, decided + true).sum(1), (decided + true > 0).sum(1))
+
+
+def _balanced_accuracy(decisions: Array, targets: Array, weights: Array, classes: int) -> Array:
+    """The mean over classes that occur of the share of a class that is decided correctly."""
+    right, _, true = _counts(decisions, targets, weights, classes)
+    return ratio(ratio(right, true).sum(1), (true > 0).sum(1))
 
 
 def _matthews(decisions: Array, targets: Array, weights: Array, classes: int) -> Array:
@@ -77,10 +101,20 @@ def _ranks(values: Array, weights: Array) -> Array:
     return (np.cumsum(drawn, 1) - (drawn - 1) / 2)[:, group]
 
 
-METRICS = {
+def _r2(decisions: Array, targets: Array, weights: Array, classes: int) -> Array:
+    """1 for a perfect prediction, 0 for the targets' mean, below 0 for worse."""
+    mean = weights @ targets / weights.sum(1)
+    spread = (weights * (targets - mean[:, None]) ** 2).sum(1)
+    error = weights @ (decisions - targets) ** 2
+    return np.where(spread > 1e-12, 1 - ratio(error, spread), error <= 1e-12)
+
+
+CLASS_METRICS = {
     "accuracy": Metric(_accuracy),
     "f1": Metric(_f1),
+    "macro-f1": Metric(_macro_f1),
+    "balanced-accuracy": Metric(_balanced_accuracy),
     "matthews": Metric(_matthews),
-    "pearson": Metric(_pearson),
-    "spearman": Metric(_spearman),
 }
+SCORE_METRICS = {"pearson": Metric(_pearson), "spearman": Metric(_spearman), "r2": Metric(_r2)}
+METRICS = CLASS_METRICS | SCORE_METRICS

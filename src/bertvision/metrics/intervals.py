@@ -1,5 +1,6 @@
 """Bootstrap intervals of a model's score, and of the difference between two models on the same examples."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 
@@ -7,9 +8,13 @@ import numpy as np
 
 from bertvision.metrics import glue, squad
 
-RESAMPLES = 1000
+RESAMPLES, BLOCK = 1000, 100  # drawn in blocks, to bound memory
+FEWEST_RESAMPLES = 200
+MOST_DRAWS = 50_000_000  # resamples times examples: for more than 50,000 examples there are fewer resamples
 LEVEL = 0.95
 TABLES = {"class": glue.METRICS, "score": glue.METRICS, "span": squad.METRICS}
+# The metrics that a model of each kind can be chosen by.
+FITTING = {"class": tuple(glue.CLASS_METRICS), "score": tuple(glue.SCORE_METRICS), "span": tuple(squad.METRICS)}
 
 
 @dataclass(frozen=True)
@@ -45,9 +50,8 @@ def compare(one: np.ndarray, other: np.ndarray, targets: np.ndarray, metric: str
 def resampled(outputs: np.ndarray, targets: np.ndarray, metric: str, kind: str = "class") -> np.ndarray:
     """The metric in each of the resamples, (R,); resample r is the same for every model."""
     decisions = _decide(outputs, kind)
-    blocks = (_weights(len(targets), first) for first in range(0, RESAMPLES, 100))
     weighted, classes = TABLES[kind][metric].weighted, outputs.shape[1]
-    return np.concatenate([weighted(decisions, targets, weights, classes) for weights in blocks])
+    return np.concatenate([weighted(decisions, targets, weights, classes) for weights in _weights(len(targets))])
 
 
 def _decide(outputs: np.ndarray, kind: str) -> np.ndarray:
@@ -59,9 +63,19 @@ def interval(values: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-@lru_cache(maxsize=20)
-def _weights(examples: int, first: int) -> np.ndarray:
-    """(100, N): how often each example is drawn in resamples `first` to `first + 99`. Blocks of 100 bound memory."""
+def _weights(examples: int) -> Iterator[np.ndarray]:
+    """(BLOCK, N) each: how often each example is drawn in the resamples of a block."""
+    blocks = max(FEWEST_RESAMPLES, min(RESAMPLES, MOST_DRAWS // examples)) // BLOCK
+    kept = blocks * BLOCK * examples <= MOST_DRAWS
+    for first in range(0, blocks * BLOCK, BLOCK):
+        yield (_kept if kept else _drawn)(examples, first).astype(np.float32)
+
+
+def _drawn(examples: int, first: int) -> np.ndarray:
     random = np.random.default_rng([examples, first])
-    draws = random.integers(0, examples, (100, examples))
-    return np.stack([np.bincount(row, minlength=examples) for row in draws]).astype(np.float32)
+    draws = random.integers(0, examples, (BLOCK, examples))
+    # One byte each: that an example is drawn 256 times does not happen.
+    return np.stack([np.bincount(row, minlength=examples).astype(np.uint8) for row in draws])
+
+
+_kept = lru_cache(maxsize=2 * RESAMPLES // BLOCK)(_drawn)  # of two splits: at most 2 * MOST_DRAWS bytes

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from bertvision.formats import bars, duration, markdown_table, size, spaced
+from bertvision.options import WINDOWS
 from bertvision.records import ENCODER, GREEDY, MATCHED, WORDS, MarkRecord, ModelName, Results, RunRecord
 from bertvision.runs.directory import Run
 
@@ -117,7 +118,7 @@ def _layers(mark: MarkRecord) -> list[str]:
 def _data_and_limits(record: RunRecord, task: str) -> list[str]:
     sizes = ", ".join(f"{part.examples:,} {spaced(name)}" for name, part in record.data.items())
     length, licence = record.recipe.max_length, record.licence
-    longer = "are read in overlapping windows" if record.windowed else "are truncated"
+    longer = "are read in overlapping windows" if record.recipe.long == WINDOWS or record.windowed else "are truncated"
     lines = [
         f"Task `{task}`: {sizes} examples. Seed {record.recipe.seed}.",
         "Long texts were truncated when the store was made."

@@ -9,17 +9,22 @@
     RUN/words/              the model `words`: vocabularies (JSON) and weights (safetensors)
     RUN/marks/3-10/         checkpoint at 3/10 of an epoch: encoder/, heads.safetensors, ensembles.json
 
-A directory called RUN is whole. An unfinished one is called RUN.partial and holds state/ to go on from.
+A directory called RUN is whole. An unfinished one is called RUN.partial and holds state/ to go on from. While a process
+writes it, it holds RUN.partial/.lock.
 """
 
+import os
+import re
 import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertvision.errors import UserError
+from bertvision.locks import PATIENCE, lock, refuse_if_locked
 from bertvision.records import MarkRecord, Results, RunRecord, read_json
 from bertvision.registry import unknown
 
@@ -27,8 +32,9 @@ if TYPE_CHECKING:
     from bertvision.inference.model import Model
     from bertvision.runs.predictions import SplitPredictions
 
-UNFINISHED = ("state", "states", "folds")  # folders that a run has only until it is whole
-RECORD, RESULTS = "run.json", "scores.json"
+RECORD, RESULTS, LOCK = "run.json", "scores.json", ".lock"
+UNFINISHED = ("state", "states", "folds", LOCK)  # what a run has only until it is whole
+PARTIAL = ".partial"
 
 
 class Run:
@@ -74,7 +80,13 @@ class Run:
         return self.results.at(mark)
 
     def mark_folder(self, mark: str) -> Path:
-        return self.path / "marks" / mark.replace("/", "-")
+        return self.path / "marks" / self._named(mark)
+
+    def _named(self, mark: str) -> str:
+        """A mark in the name of a file. What a foreign scores.json calls a mark must not lead out of the run."""
+        if not re.fullmatch(r"\d+(/\d+)?", mark):
+            raise UserError(f"'{self.path}' has a mark '{mark}', which is not a fraction of an epoch.")
+        return mark.replace("/", "-")
 
     def predictions(self, mark: str) -> "dict[str, SplitPredictions]":
         """What every model said at a mark, by split."""
@@ -83,7 +95,7 @@ class Run:
         return read_predictions(self.predictions_file(mark))
 
     def predictions_file(self, mark: str) -> Path:
-        return self.path / "predictions" / f"{mark.replace('/', '-')}.parquet"
+        return self.path / "predictions" / f"{self._named(mark)}.parquet"
 
 
 def open_run(reference: str | Path) -> tuple[Run, str]:
@@ -110,53 +122,107 @@ def open_run(reference: str | Path) -> tuple[Run, str]:
 
 def default_name(task: str, backbone: str, resume: bool) -> Path:
     """runs/TASK-BACKBONE, with a number where that is taken; to resume, the newest unfinished one."""
-    stem = f"{task}-{Path(backbone).name}"
-    unfinished = [*Path("runs").glob(f"{stem}.partial"), *Path("runs").glob(f"{stem}-[0-9]*.partial")]
+    path = Path("runs") / f"{task}-{Path(backbone).name}"
+    unfinished = [*Path("runs").glob(f"{path.name}.partial"), *Path("runs").glob(f"{path.name}-[0-9]*.partial")]
     if resume and unfinished:
-        newest = max(unfinished, key=lambda path: path.stat().st_mtime)
-        return newest.with_name(newest.name.removesuffix(".partial"))
-    number = 1
-    while True:
-        path = Path("runs") / (stem if number == 1 else f"{stem}-{number}")
-        if not path.exists() and not partial_of(path).exists():
-            return path
-        number += 1
+        return whole_of(max(unfinished, key=lambda path: path.stat().st_mtime))
+    while _taken(path):
+        path = _next(path)
+    return path
+
+
+def _taken(path: Path) -> bool:
+    return os.path.lexists(path) or os.path.lexists(partial_of(path))
+
+
+def _next(path: Path) -> Path:
+    """The name after a taken one: `x`, `x-2`, `x-3`."""
+    stem, _, number = path.name.rpartition("-")
+    counted = number.isdigit() and _taken(path.with_name(stem))
+    return path.with_name(f"{stem}-{int(number) + 1}" if counted else f"{path.name}-2")
 
 
 def partial_of(path: Path) -> Path:
-    return path.with_name(path.name + ".partial")
+    return path.with_name(path.name + PARTIAL)
+
+
+def whole_of(partial: Path) -> Path:
+    """The name of the run when it is finished."""
+    return partial.with_name(partial.name.removesuffix(PARTIAL))
 
 
 def check(path: Path, resume: bool) -> None:
     """Refuse, before any work, an --out that cannot be written or continued."""
-    partial = partial_of(path)
-    if path.exists():
-        raise UserError(f"--out '{path}' exists already. Choose another name or remove it.")
-    if resume:
-        if not (partial / RECORD).exists():
-            raise UserError(f"There is nothing to resume: no '{partial}'. Run the command without --resume.")
-    elif (partial / RECORD).exists():
-        raise UserError(f"'{partial}' is an unfinished run. Continue it with --resume, or remove it to start again.")
-    elif partial.exists():
-        raise UserError(f"'{partial}' was left by a command that was killed. Remove it to start again.")
+    with _writing(path):
+        if os.path.lexists(path):
+            raise UserError(f"--out '{path}' exists already. Choose another name or remove it.")
+        partial = partial_of(path)
+        refuse_if_locked(partial / LOCK, partial)
+        if resume:
+            if not (partial / RECORD).exists():
+                raise UserError(f"There is nothing to resume: no '{partial}'. Run the command without --resume.")
+        elif (partial / RECORD).exists():
+            raise UserError(
+                f"'{partial}' is an unfinished run. Continue it with --resume, or remove it to start again."
+            )
+        elif os.path.lexists(partial):
+            raise UserError(f"'{partial}' was left by a command that was killed. Remove it to start again.")
+        above = next(folder for folder in partial.absolute().parents if folder.exists())
+        if not os.access(above, os.W_OK):
+            raise PermissionError(13, "Permission denied")
+        if not above.is_dir():
+            raise NotADirectoryError(20, f"'{above}' is not a folder")
 
 
-def start(path: Path, resume: bool) -> Run:
-    """The unfinished run directory to write in: a new one, or with `resume` the one that is there."""
-    partial = partial_of(path)
-    if resume:
-        return Run(partial)
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
     try:
-        partial.mkdir(parents=True)
+        yield
     except OSError as error:
-        raise UserError(f"--out '{path}' cannot be made: {error.strerror}.") from None
-    return Run(partial)
+        raise UserError(f"--out '{path}' cannot be written: {error.strerror}.") from None
 
 
-def finish(run: Run, path: Path) -> Run:
+@contextmanager
+def start(path: Path, resume: bool, numbered: bool = False) -> Iterator[Run]:
+    """The unfinished run directory to write in: a new one, or with `resume` the one that is there. Inside, no other
+    process writes it. If it is `numbered`, a name that was taken meanwhile gets another number."""
+    with _writing(path):
+        partial = partial_of(path) if resume else _made(path, numbered)
+    with lock(partial / LOCK, partial):
+        try:
+            yield Run(partial)
+        except BaseException:
+            if not (partial / RECORD).exists():  # nothing to resume
+                shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+
+def _made(path: Path, numbered: bool) -> Path:
+    """A new folder for the unfinished run. Of several processes that try to make it, one does."""
+    while True:
+        with suppress(FileExistsError):
+            partial_of(path).mkdir(parents=True)
+            if not os.path.lexists(path):
+                return partial_of(path)
+            partial_of(path).rmdir()  # a run of this name has been finished meanwhile
+        if numbered:
+            path = _next(path)
+        else:
+            time.sleep(PATIENCE)  # the process that was faster may not hold the lock yet
+            check(path, False)
+
+
+def finish(run: Run) -> Run:
     for unneeded in UNFINISHED:
         shutil.rmtree(run.path / unneeded, ignore_errors=True)
-    run.path.rename(path)
+    path = whole_of(run.path)
+    try:
+        run.path.rename(path)
+    except OSError as error:
+        raise UserError(
+            f"The run is finished, but '{run.path}' cannot be renamed to '{path}' ({error.strerror}). Rename it."
+        ) from None
+    (path / LOCK).unlink(missing_ok=True)  # now, and not before: no other process may begin to write
     return Run(path)
 
 

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -141,14 +142,24 @@ def _paired(first: HiddenStates, second: HiddenStates) -> HiddenStates:
     return HiddenStates(joined(first.layers, second.layers), PAIR_VIEWS, pooled)
 
 
-def collect(encoder: Encoder, encoded: Encoded, reads: Reads, way: str, tick: Tick = nothing) -> HiddenStates:
-    """The pooled views of all windows."""
+def collect(
+    encoder: Encoder,
+    encoded: Encoded,
+    reads: Reads,
+    way: str,
+    tick: Tick = nothing,
+    *,
+    batches: Iterable[np.ndarray] | None = None,
+    folder: Path | None = None,
+) -> HiddenStates:
+    """The pooled views of all windows, or of those in `batches`: the others are left undefined. If memory is too small,
+    they are in an unnamed file in `folder` (or TMPDIR)."""
     whole: HiddenStates | None = None
-    for step in clean_pass(encoder, encoded, reads, way=way):
+    for step in clean_pass(encoder, encoded, reads, way=way, batches=batches):
         found = step.states
         if whole is None:
             pooled = torch.empty(len(encoded), encoder.features) if found.pooled is not None else None
-            whole = HiddenStates(_room((len(encoded), *found.layers.shape[1:])), found.views, pooled)
+            whole = HiddenStates(_room((len(encoded), *found.layers.shape[1:]), folder), found.views, pooled)
         rows = torch.from_numpy(step.rows)
         whole.layers[rows] = found.layers.cpu()
         if whole.pooled is not None and found.pooled is not None:
@@ -158,12 +169,14 @@ def collect(encoder: Encoder, encoded: Encoded, reads: Reads, way: str, tick: Ti
     return whole
 
 
-def _room(shape: tuple[int, ...]) -> Tensor:
-    """An empty float32 tensor, in memory or, if it is too large, in a temporary file."""
+def _room(shape: tuple[int, ...], folder: Path | None) -> Tensor:
+    """An empty float32 tensor, in memory or, if it is too large, in a file that vanishes with it."""
     size = 4 * int(np.prod(shape))
     if size < psutil.virtual_memory().available * MEMORY_SHARE:
         return torch.empty(shape)
-    with tempfile.TemporaryFile() as file:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
         # Reserve the space: a full disk must be an error here, not a bus error while writing.
         os.posix_fallocate(file.fileno(), 0, size) if hasattr(os, "posix_fallocate") else file.truncate(size)
         pages = mmap.mmap(file.fileno(), size)  # outlives the closed file and is freed with the tensor

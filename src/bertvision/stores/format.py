@@ -12,7 +12,7 @@ shard.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -113,7 +113,15 @@ def read_manifest(place: Place) -> dict[str, Any]:
     if not place.exists(MANIFEST):
         raise UserError(f"'{place}' is not a store (it has no {MANIFEST}).")
     manifest: dict[str, Any] = place.read_json(MANIFEST)
-    schema = manifest.get("header", {}).get("schema")
+    try:
+        schema, known = manifest["header"]["schema"], {f.name for f in fields(Header)} - {"versions"}
+        whole = schema != SCHEMA or known <= manifest["header"].keys()  # others may have other keys
+        whole &= all({"bytes", "sha256"} <= entry.keys() for entry in manifest["files"].values())
+        whole &= {"command", "where"} <= manifest.keys()
+    except (KeyError, TypeError, AttributeError):
+        whole = False
+    if not whole:
+        raise UserError(f"'{place.path(MANIFEST)}' is not the manifest of a store, or is damaged.")
     if schema != SCHEMA:
         raise UserError(f"'{place}' has schema {schema}; this version of bertvision reads schema {SCHEMA}.")
     if manifest["header"].get("components") is not None:

@@ -38,6 +38,9 @@ class Place:
         return self.url
 
     def path(self, name: str) -> str:
+        # Names come from manifests and tables that others wrote: they must not lead out of the folder.
+        if name in ("", ".", "..") or set(name) & set("/\\:\0"):
+            raise UserError(f"The store '{self.url}' names a file '{name}', which is not in its folder.")
         return f"{self.root}/{name}"
 
     def exists(self, name: str = "") -> bool:

@@ -1,6 +1,5 @@
 """Write a store shard by shard. Each shard is written as a whole, so that the same command can always continue."""
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -18,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertvision.errors import UserError, disk_errors
+from bertvision.locks import lock
 from bertvision.stores.codec import PLAIN, Codec, codec, restored
 from bertvision.stores.format import CONSTANTS, MANIFEST, PLAN, Header, Shard, check_same, damaged
 from bertvision.stores.place import Place, digest
@@ -45,8 +45,8 @@ class Writer:
         part, of = self.part
         with (
             disk_errors(f"then go on (what is written is kept): {self.command}"),
-            self._lock("", fcntl.LOCK_EX if of == 1 else fcntl.LOCK_SH),  # parts may be written at the same time
-            self._lock(f"-{part}-{of}", fcntl.LOCK_EX),
+            self._lock("", shared=of > 1),  # parts may be written at the same time
+            self._lock(f"-{part}-{of}"),
         ):
             self._begin()
             self._discard(repair)
@@ -85,7 +85,7 @@ class Writer:
         if self.header.dtype in PLAIN:
             return restored(self.header.dtype, {})
         self.files.append(CONSTANTS)
-        with self._lock("-constants", fcntl.LOCK_EX, wait=True):
+        with self._lock("-constants", wait=True):
             if not self.place.exists(CONSTANTS):
                 found = codec(self.header.dtype, sample()).constants
                 constants = {name: value.contiguous() for name, value in found.items()}
@@ -122,7 +122,7 @@ class Writer:
 
     def finish(self) -> bool:
         """Write the manifest if no shard is missing: the last part does."""
-        with self._lock("-finish", fcntl.LOCK_EX, wait=True):
+        with self._lock("-finish", wait=True):
             there = set(self.place.names())
             if any(shard.name not in there for shard in self.shards):
                 return False
@@ -146,17 +146,14 @@ class Writer:
             return True
 
     @contextmanager
-    def _lock(self, what: str, how: int, wait: bool = False) -> Iterator[None]:
+    def _lock(self, what: str, *, shared: bool = False, wait: bool = False) -> Iterator[None]:
         """A lock on this machine, released when the process ends. URLs are not locked."""
         if not self.place.is_local:
             yield
             return
         label = hashlib.sha256(os.path.realpath(self.place.root).encode()).hexdigest()[:24]
-        with open(Path(tempfile.gettempdir()) / f"bertvision-{os.getuid()}-{label}{what}.lock", "w") as file:
-            try:
-                fcntl.flock(file, how if wait else how | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError(f"'{self.place}' is being written by another process.") from None
+        file = Path(tempfile.gettempdir()) / f"bertvision-{os.getuid()}-{label}{what}.lock"
+        with lock(file, self.place, shared=shared, wait=wait):
             yield
 
 

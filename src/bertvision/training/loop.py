@@ -13,6 +13,7 @@ from torch import Tensor
 from bertvision.heads.base import Head
 from bertvision.kinds import confined
 from bertvision.prepare import Prepared
+from bertvision.recipe import Recipe
 from bertvision.states.batches import bucketed
 from bertvision.states.hidden import places_of
 from bertvision.states.passes import read
@@ -21,6 +22,15 @@ from bertvision.training.lead import lead_of
 from bertvision.types import TRAIN
 
 WEIGHT_DECAY = 0.01
+
+
+def never() -> float:
+    """No time is over: there is no limit."""
+    return 0.0
+
+
+def steps_in_epoch(windows: int, recipe: Recipe) -> int:
+    return math.ceil(math.ceil(windows / recipe.batch_size) / recipe.accumulate)
 
 
 class Loop:
@@ -36,7 +46,7 @@ class Loop:
             setting.reads,
         )
         self.windows, self.targets = setting.windows[TRAIN], setting.train_targets()
-        self.ranks = setting.train_ranks()
+        self.ranks, self.weights = setting.train_ranks(), setting.train_weights()
         self.riders, self.accelerator, self.lead = riders, accelerator, lead
         self.losses = setting.kind.losses
         self.lr, self.lead_name, self.batch_size = self.recipe.lr, self.recipe.lead, self.recipe.batch_size
@@ -55,13 +65,20 @@ class Loop:
 
     @property
     def steps_per_epoch(self) -> int:
-        return math.ceil(math.ceil(len(self.windows) / self.batch_size) / self.recipe.accumulate)
+        return steps_in_epoch(len(self.windows), self.recipe)
 
     def step_of(self, mark: Fraction) -> int:
         """The optimiser step at which a mark lies, rounded to the nearest."""
         return math.floor(mark * self.steps_per_epoch + Fraction(1, 2))
 
-    def factor(self, step: int, total: int) -> float:
+    def mark_of(self, step: int) -> Fraction:
+        """The mark at a step: in hundredths of an epoch, or in smaller parts if these are more than a step."""
+        parts = 100
+        while self.step_of(found := Fraction(round(Fraction(step * parts, self.steps_per_epoch)), parts)) != step:
+            parts *= 10
+        return found
+
+    def factor(self, step: float, total: int) -> float:
         """Learning rate at `step`, as a share of its peak."""
         warm = round(self.recipe.warmup * total)
         if step < warm:
@@ -84,8 +101,12 @@ class Loop:
         self.led = True
         return True
 
-    def advance(self, until: int, total: int, after_step: Callable[[float], None]) -> None:
-        """Train up to optimiser step `until` of `total`; `after_step` gets each step's loss and may interrupt."""
+    def advance(
+        self, until: int, total: int, after_step: Callable[[float], None], over: Callable[[], float] = never
+    ) -> None:
+        """Train up to optimiser step `until` of `total`; `after_step` gets each step's loss and may interrupt. `over`
+        is the share of the time that is over: the learning rate follows steps or time, whichever is further. Where time
+        is up the loop ends."""
         self.encoder.train(self.recipe.dropout)  # dropout is all that training mode changes in an encoder
         if self.lead is not None:
             self.lead.train()
@@ -95,8 +116,11 @@ class Loop:
             size = self.recipe.accumulate
             groups = [batches[i : i + size] for i in range(0, len(batches), size)]
             for group in groups[within : within + until - self.step]:
+                passed = over()
+                if passed >= 1:
+                    return
                 started = time.perf_counter()
-                loss = self._train_step(group, self.factor(self.step, total))
+                loss = self._train_step(group, self.factor(max(self.step, passed * total), total))
                 self.step += 1
                 self.seconds["loop"] += time.perf_counter() - started
                 after_step(loss)
@@ -106,7 +130,11 @@ class Loop:
         total = 0.0
         for rows in group:
             batch = self.encoder.batch(self.windows, rows)
-            targets = self.targets[torch.from_numpy(rows)].to(self.encoder.device)
+            here, device = torch.from_numpy(rows), self.encoder.device
+            targets = self.targets[here].to(device)
+            ranks, weights = (
+                None if values is None else values[here].to(device) for values in (self.ranks, self.weights)
+            )
             started = time.perf_counter()
             logits, layers, pooled = self.encoder(batch.inputs)
             share = len(rows) / examples
@@ -114,7 +142,7 @@ class Loop:
             losses = self.losses(logits, targets)
             if self.lead is not None:
                 losses = losses + self.losses(self.lead(read(batch, layers, pooled, self.reads)), targets)
-            loss = losses.mean() * share
+            loss = (losses if weights is None else losses * weights).mean() * share
             self.accelerator.backward(loss)
             self.seconds["encoder"] += time.perf_counter() - started
             total += float(loss.detach())
@@ -123,8 +151,7 @@ class Loop:
                 with torch.no_grad():
                     detached = [layer.detach() for layer in layers]
                     states = read(batch, detached, pooled.detach() if pooled is not None else None, self.reads)
-                shown = self.ranks[torch.from_numpy(rows)].to(self.encoder.device) if self.ranks is not None else None
-                self.riders.accumulate(states, targets, share, shown)
+                self.riders.accumulate(states, targets, share, ranks, weights)
             self.seconds["heads"] += time.perf_counter() - started
         started = time.perf_counter()
         if self.recipe.clip:

@@ -16,7 +16,9 @@ from bertvision.kinds import Predictions, goodness
 from bertvision.prepare import Prepared, Setting
 from bertvision.records import MAJORITY, WORDS, Ensemble, MarkRecord, ModelName
 from bertvision.states.passes import clean_pass
+from bertvision.training.deadline import ANSWERS, DEV, HEADS, STATES, Watch, piece
 from bertvision.training.polish import Lesson, polish, supplied
+from bertvision.training.reported import Batches
 from bertvision.types import HELD_OUT, TRAIN
 
 
@@ -25,7 +27,7 @@ class Said:
     """What models said that read pairs in one way: the heads, and the outputs of all by split."""
 
     heads: dict[str, Head] = field(default_factory=dict)
-    outputs: dict[str, Outputs] = field(default_factory=dict)  # split -> model -> (W, C)
+    outputs: dict[str, Outputs] = field(default_factory=dict)  # split -> model -> (N, C)
 
 
 @dataclass
@@ -37,6 +39,7 @@ class Answers:
     modes: dict[str, str] = field(default_factory=dict)  # way -> where polished heads got their states from
     polished_windows: int | None = None  # how many windows' token states fit in memory, for spans
     seconds: dict[str, float] = field(default_factory=dict)
+    dev_limit: int | None = None  # rows of each dev split that all models answered, if time ran out
 
 
 @dataclass
@@ -58,15 +61,20 @@ class Verdict:
     predictions: dict[str, dict[str, Predictions]]  # split -> model
 
 
-def answers_at(setting: Prepared, ridden: dict[str, Head], mark: str, folder: Path, splits: list[str]) -> Answers:
-    """Let encoder, heads that were trained along and newly polished heads answer the splits. A temporary store of
-    states is in `folder`."""
+def answers_at(
+    setting: Prepared, ridden: dict[str, Head], mark: str, folder: Path, splits: list[str], watch: Watch
+) -> Answers:
+    """Let encoder, heads that were trained along and newly polished heads answer the splits, as far as there is time.
+    A temporary store of states is in `folder`."""
     made, ways = Answers(), ways_of(setting, Fraction(mark))
     for way in dict.fromkeys([JOINT, *ways]):
+        if way in ways[1:] and not watch.of_a_fold and watch.turn(piece(STATES, Fraction(mark), way)).over() >= 1:
+            setting.progress.say(f"budget: no time to read pairs {way}")
+            break
         heads = dict(ridden) if way == JOINT else {}
         if way in ways:
-            heads |= _polished(setting, way, mark, made, folder)
-        _answer(setting, way, heads, mark, made, splits)
+            heads |= _polished(setting, way, mark, made, folder, watch)
+        _answer(setting, way, heads, mark, made, splits, watch)
     started = time.perf_counter()
     for split in splits if setting.words is not None else ():
         made.said[JOINT].outputs[split][WORDS] = setting.words_outputs[split]
@@ -112,7 +120,7 @@ def _with_majority(setting: Setting, settled: Settled) -> dict[str, Ensemble]:
         return {}
     found = majority(setting.judges[HELD_OUT], setting.dataset.outputs)
     for split, outputs in settled.outputs.items():
-        outputs[MAJORITY] = constant(found, len(setting.windows[split]))
+        outputs[MAJORITY] = constant(found, len(setting.parts[split]))
     return {MAJORITY: found}
 
 
@@ -159,38 +167,44 @@ def ways_of(setting: Prepared, mark: Fraction = Fraction(0)) -> list[str]:
     return [JOINT, SEPARATE] if setting.recipe.pairs == "auto" else [setting.recipe.pairs]
 
 
-def _polished(setting: Prepared, way: str, mark: str, made: Answers, folder: Path) -> dict[str, Head]:
+def _polished(setting: Prepared, way: str, mark: str, made: Answers, folder: Path, watch: Watch) -> dict[str, Head]:
     """Heads trained on the states of the encoder as it is at this mark."""
     recipe, encoder = setting.recipe, setting.encoder
     heads = build(setting.names, setting.shape, recipe.seed, encoder.device)
-    targets, ranks = setting.train_targets(), setting.train_ranks()
+    targets, ranks, weights = setting.train_targets(), setting.train_ranks(), setting.train_weights()
     started = time.perf_counter()
-    with supplied(setting, way, heads, mark, folder) as supply:
+    with supplied(setting, way, heads, mark, folder, watch.turn(piece(STATES, Fraction(mark), way))) as supply:
         made.seconds[f"collect_{way}_train"] = time.perf_counter() - started
         made.modes[way], started = supply.mode, time.perf_counter()
         if supply.rows is not None:
             made.polished_windows = len(supply.rows)
             targets, ranks = targets[supply.rows], ranks[supply.rows] if ranks is not None else None
-        lesson = Lesson(supply.source, targets, setting.dataset.kind, ranks)
+            weights = None if weights is None else weights[supply.rows]
+        lesson = Lesson(supply.source, targets, setting.dataset.kind, ranks, weights)
         with setting.progress.bar(f"mark {mark}: polish ({way})", supply.source.steps(recipe.polish)) as bar:
-            polish(heads, lesson, recipe, bar.tick)
+            polish(heads, lesson, recipe, bar.tick, watch.turn(piece(HEADS, Fraction(mark), way)))
     made.seconds[f"polish_{way}"] = time.perf_counter() - started
     if way == JOINT:
         made.solved = heads
     return {str(ModelName(name, polished=True)): head for name, head in heads.items()}
 
 
-def _answer(setting: Prepared, way: str, heads: dict[str, Head], mark: str, made: Answers, splits: list[str]) -> None:
-    """Add the answers of the encoder (joint) and of `heads`."""
+def _answer(
+    setting: Prepared, way: str, heads: dict[str, Head], mark: str, made: Answers, splits: list[str], watch: Watch
+) -> None:
+    """Add the answers of the encoder (joint) and of `heads`. If time runs out, those on dev end early."""
     target, found = Target(setting.dataset.kind, setting.scale, setting.shape), Said(heads)
-    with setting.progress.bar(
-        f"mark {mark}: answers ({way})", sum(len(setting.encoded[split]) for split in splits)
-    ) as bar:
+    turn = watch.turn(*(piece(what, Fraction(mark), way) for what in (ANSWERS, DEV)))
+    windows = sum(len(setting.encoded[one]) for one in splits)
+    with setting.progress.bar(f"mark {mark}: answers ({way})", windows) as bar:
         for split in splits:
             started, encoded = time.perf_counter(), setting.encoded[split]
-            steps = clean_pass(setting.encoder, encoded, setting.reads, way=way)
+            batches = Batches(setting, split, way, turn, len(encoded) / windows) if watch.limited else None
+            steps = clean_pass(setting.encoder, encoded, setting.reads, way=way, batches=batches)
             found.outputs[split] = answer(steps, encoded.together, heads, target, bar.tick)
             made.seconds[f"answer_{way}_{split}"] = time.perf_counter() - started
+            if batches is not None and batches.size < len(setting.parts[split]):
+                made.dev_limit = min(batches.size, made.dev_limit or batches.size)
     made.said[way] = found
 
 

@@ -1,5 +1,6 @@
 """Keep the states of a frozen encoder in memory, on disk, or recompute them? Measure a few batches, then decide."""
 
+import math
 import os
 import tempfile
 import time
@@ -194,8 +195,11 @@ def plan(request: Request, machine: Machine, progress: Progress) -> Plan:
     return Plan([estimate.row() for estimate in found], best.mode, why)
 
 
-def measure(setting: Prepared, heads: dict[str, Head], way: str, folder: Path) -> Rates:
-    """A few batches of the encoder and of the heads (copies of them), and a small file."""
+def measure(
+    setting: Prepared, heads: dict[str, Head], way: str, folder: Path | None, longest: float = math.inf
+) -> Rates:
+    """A few batches of the encoder and of the heads (copies of them), and a small file in `folder`, if a store is an
+    option. If batches take longer than `longest` seconds, two are enough."""
     encoded, device = setting.encoded[TRAIN], setting.encoder.device
     trained = {name: deepcopy(head) for name, head in heads.items() if head.trained}
     trainer = HeadTrainer(trained, setting.dataset.kind, lr=0.0, seed=setting.recipe.seed)
@@ -211,7 +215,8 @@ def measure(setting: Prepared, heads: dict[str, Head], way: str, folder: Path) -
             trainer.step(0.0)
             _synchronise()
         seen.append((step, forward, time.perf_counter() - before))
-        if len(seen) > TRIALS:
+        spent = sum(forward + learning for _, forward, learning in seen)
+        if len(seen) > TRIALS or (len(seen) > 1 and spent > longest):
             break
         before = time.perf_counter()
     counted = seen[1:] or seen  # the first also warms up, but may be all there is
@@ -219,15 +224,15 @@ def measure(setting: Prepared, heads: dict[str, Head], way: str, folder: Path) -
     tokens = sum(int(encoded.together.lengths[step.rows].sum()) for step, _, _ in counted)
     done = replace(work_of(setting, heads, way), windows=windows, tokens=tokens)
     sample = seen[-1][0].states.layers.transpose(1, 2).flatten(0, 1)[:2048].cpu()
-    read, write = _disk(folder)
+    read, write = (0.0, 0.0) if folder is None else _disk(folder)
     return Rates(
         flops=done.flops() / max(sum(forward for _, forward, _ in counted), 1e-9),
         heads=windows / max(sum(learning for _, _, learning in counted), 1e-9),
         read=read,
         write=write,
-        decode={mode: _decoding(sample, mode) for mode in ("fp16", "int8")},
+        decode={mode: _decoding(sample, mode) for mode in ("fp16", "int8") if folder is not None},
         memory=psutil.virtual_memory().available,
-        disk=psutil.disk_usage(str(folder)).free,
+        disk=0 if folder is None else psutil.disk_usage(str(folder)).free,
     )
 
 

@@ -23,10 +23,14 @@ from bertvision.stores.reader import Store
 PACKAGES = ("bertvision", "torch", "transformers", "accelerate", "tokenizers", "numpy", "scikit-learn", "scipy")
 
 
+def data_of(setting: Setting) -> dict[str, Data]:
+    return {name: Data(len(part), part.digest()) for name, part in setting.parts.items()}
+
+
 def describe(setting: Prepared, heads: dict[str, Head]) -> RunRecord:
     """A run with an encoder and texts."""
     encoder = setting.encoder
-    data = {name: Data(len(part), part.digest()) for name, part in setting.parts.items()}
+    data = data_of(setting)
     windowed = setting.dataset.train.questions is not None
     record = _describe(setting, heads, windowed, data, weights_digest(encoder), tokenizer_digest(encoder))
     record.parameters = {ENCODER: sum(p.numel() for p in encoder.parameters())} | record.parameters

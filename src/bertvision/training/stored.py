@@ -15,7 +15,7 @@ from bertvision.inference.answer import Outputs
 from bertvision.inference.evaluate import fed, stored_outputs
 from bertvision.interrupts import Interrupts
 from bertvision.options import Request
-from bertvision.prepare import Setting, parts_of, prepare_store
+from bertvision.prepare import Setting, parts_of, prepare_store, window_weights
 from bertvision.progress import Progress
 from bertvision.records import WORDS, Results
 from bertvision.runs import card
@@ -50,26 +50,26 @@ def train(store: Store, request: Request, progress: Progress) -> Run:
         record.parameters[WORDS] = words.model.parameters
     if not record.encoder_answered:
         progress.say("Imported states have no encoder logits: the baseline `encoder` is uniform.")
-    run = runs.start(path, False)
-    try:
-        with disk_errors("then try again; nothing was kept."), Interrupts() as interrupts:
-            with progress.guarded(interrupts.check):
-                seconds = _train(setting, store, heads, words, run, started)
-            record.costs = provenance.costs(time.perf_counter() - started, seconds, run)
-            run.write(record)
-            card.write(run, path)
-    except KeyboardInterrupt:
-        shutil.rmtree(run.path)
-        raise Interrupted("Interrupted; nothing was kept.") from None
-    except BaseException:
-        shutil.rmtree(run.path, ignore_errors=True)
-        raise
-    return runs.finish(run, path)
+    with Interrupts() as interrupts, runs.start(path, False, not request.out) as run:
+        try:
+            with disk_errors("then try again; nothing was kept."):
+                with progress.guarded(interrupts.check):
+                    seconds = _train(setting, store, heads, words, run, started)
+                record.costs = provenance.costs(time.perf_counter() - started, seconds, run)
+                run.write(record)
+                card.write(run, runs.whole_of(run.path))
+        except KeyboardInterrupt:
+            shutil.rmtree(run.path)
+            raise Interrupted("Interrupted; nothing was kept.") from None
+        except BaseException:
+            shutil.rmtree(run.path, ignore_errors=True)
+            raise
+        return runs.finish(run)
 
 
 @dataclass(frozen=True)
 class _Told:
-    """The model `words`, and what it says of every window, by split."""
+    """The model `words`, and what it says, by split."""
 
     model: Words
     outputs: Outputs
@@ -90,8 +90,7 @@ def _words(setting: Setting, store: Store) -> _Told | None:
         setting.progress.say(f"without the model `words`: {error}")
         return None
     model = fit_words(parts[TRAIN], setting.dataset.kind, setting.dataset.outputs, setting.recipe.seed)
-    windows = {split: setting.windows[split].examples for split in setting.evaluated}
-    return _Told(model, {split: model.outputs(parts[split])[rows] for split, rows in windows.items()})
+    return _Told(model, {split: model.outputs(parts[split]) for split in setting.evaluated})
 
 
 def _train(
@@ -123,8 +122,9 @@ def _learn(setting: Setting, store: Store, heads: dict[str, Head]) -> dict[str, 
     targets = setting.scale.shrink(rows.targets[places]) if kind == "score" else torch.from_numpy(rows.targets[places])
     shares = any(parse(name).data < 1 for name in heads)
     ranks = torch.from_numpy(rows.rank[places]) if shares and rows.rank is not None else None
+    weights = window_weights(rows.example[places], None, store.header.task["windowed"])
     with setting.progress.bar("train", source.steps(recipe.polish)) as bar:
-        seconds = polish(heads, Lesson(source, targets, kind, ranks), recipe, bar.tick)
+        seconds = polish(heads, Lesson(source, targets, kind, ranks, weights), recipe, bar.tick)
     share = seconds["wait"] / max(seconds["wait"] + seconds["train"], 1e-9)
     setting.progress.say(f"trained for {sum(seconds.values()):.0f} s, {share:.1%} of it waiting for the store")
     return seconds

@@ -1,0 +1,148 @@
+"""The embedding head: regression on sentence embeddings, with scikit-learn as the reference."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import tiny_fit
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from test_heads import PAIRS, TEXTS, learn, planted, states
+
+from bertvision.heads import embedding as module
+from bertvision.heads import heads
+from bertvision.heads.base import Rows, Shape
+from bertvision.heads.closed_form import ClosedForm
+from bertvision.heads.embedding import Embedding
+from bertvision.heads.variants import build
+from bertvision.recipe import Recipe
+from bertvision.states.hidden import PAIR_VIEWS, SINGLE_VIEWS, HiddenStates
+from bertvision.states.sources import Memory
+from bertvision.training.polish import Lesson, polish
+
+
+def solved(
+    shape: Shape, data: HiddenStates, targets: torch.Tensor, kind: str, weights: torch.Tensor | None = None
+) -> Embedding:
+    head = Embedding(shape)
+    head.solve(lambda: [Rows(data, targets, weights)], kind)
+    return head.eval()
+
+
+def unit(values: torch.Tensor) -> np.ndarray:
+    return (values / values.norm(dim=1, keepdim=True)).double().numpy()
+
+
+def standardised(embeddings: np.ndarray) -> np.ndarray:
+    return (embeddings - embeddings.mean(0)) / embeddings.std(0)
+
+
+def classed(shape: Shape, count: int = 90, classes: int = 3) -> tuple[HiddenStates, torch.Tensor]:
+    """Noise, with the class in the last layer, so weak that the strength of the regression matters."""
+    data, targets = states(shape, count), torch.arange(count) % classes
+    for view in range(1, len(data.views)):
+        data.layers[torch.arange(count), -1, view, targets] += 1.5
+    return data, targets
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_texts_are_classed_as_by_scikit_learn(classes: int, weighted: bool) -> None:
+    shape = Shape(layers=4, features=16, outputs=classes, paired=False, pooled=False)
+    data, targets = classed(shape, classes=classes)
+    weights = torch.linspace(0.5, 1.5, 90).double() if weighted else None
+    inputs = standardised(unit(data.layers[:, -1, SINGLE_VIEWS.index("mean")]))
+    rows = inputs, targets.numpy(), np.ones(90) if weights is None else weights.numpy()
+    expected = LogisticRegression(C=module._strength(*rows), max_iter=1000).fit(*rows)
+    head = solved(shape, data, targets, "class", weights)
+    said = head(data).softmax(1).detach().numpy()
+    np.testing.assert_allclose(said, expected.predict_proba(inputs), atol=1e-4)
+    assert 0.6 < (said.argmax(1) == targets.numpy()).mean() < 1
+
+
+def test_pairs_are_read_as_two_embeddings_their_difference_and_product() -> None:
+    shape = Shape(layers=4, features=16, outputs=3, paired=True, pooled=False)
+    data, targets = classed(shape)
+    first, second = (unit(data.layers[:, -1, PAIR_VIEWS.index(name)]) for name in ("first", "second"))
+    inputs = standardised(np.concatenate([first, abs(first - second), second, first * second], 1))
+    rows = inputs, targets.numpy(), np.ones(90)
+    expected = LogisticRegression(C=module._strength(*rows), max_iter=1000).fit(*rows)
+    said = solved(shape, data, targets, "class")(data).softmax(1).detach().numpy()
+    np.testing.assert_allclose(said, expected.predict_proba(inputs), atol=1e-4)
+
+
+def test_scores_are_those_of_ridge_regression() -> None:
+    shape = Shape(layers=4, features=16, outputs=1, paired=False, pooled=False)
+    data = states(shape, 60)
+    inputs = standardised(unit(data.layers[:, -1, 1]))
+    targets = torch.from_numpy(inputs[:, 2]) + torch.randn(60, generator=torch.Generator().manual_seed(1))
+    expected = RidgeCV(module.STRENGTHS).fit(inputs, targets.numpy()).predict(inputs)
+    said = solved(shape, data, targets, "score")(data)[:, 0].detach().numpy()
+    assert np.corrcoef(said, expected)[0, 1] > 0.98
+
+
+def test_the_strength_is_the_best_on_fresh_rows_or_beside_it() -> None:
+    draw = np.random.default_rng(0)
+    for signal, most in ((0.3, 4), (3.0, 10)):
+        targets = np.arange(1200) % 3
+        inputs = draw.normal(size=(1200, 50))
+        inputs[np.arange(1200), targets] += signal
+        losses = []
+        for strength in module.STRENGTHS:
+            model = LogisticRegression(C=strength / 50, max_iter=1000).fit(inputs[:200], targets[:200])
+            losses.append(-model.predict_log_proba(inputs[200:])[np.arange(1000), targets[200:]].mean())
+        found = module._strength(inputs[:200], targets[:200], np.ones(200)) * 50
+        place = int(np.argmin(abs(module.STRENGTHS - found)))
+        assert abs(place - int(np.argmin(losses))) <= 1
+        assert place < most
+
+
+def test_more_rows_than_it_takes_are_thinned_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 40)
+    data, targets = planted(TEXTS, layer=3, count=301, seed=0)
+    order = targets.argsort()  # sorted by class, as tables often are
+    head, parts = Embedding(TEXTS), order.split(20)
+    found = head._gathered(lambda: [Rows(data.take(rows), targets[rows]) for rows in parts])
+    assert 20 <= len(found[0]) <= 40
+    assert abs(found[1].double().mean() - 0.5) < 0.1
+
+
+def test_missing_classes_a_single_class_and_single_rows_are_no_trouble() -> None:
+    shape = Shape(layers=4, features=16, outputs=5, paired=False, pooled=False)
+    data = states(shape, 40)
+    for targets in (torch.zeros(40), torch.arange(40) % 2 * 3, torch.arange(40) % 3 + 2):
+        logits = solved(shape, data, targets.long(), "class")(data)
+        assert torch.isfinite(logits).all()
+        assert set(logits.argmax(1).tolist()) <= set(targets.long().tolist())
+    for targets in (torch.tensor([1]), torch.tensor([0, 4]), torch.tensor([3, 0, 1, 2, 4])):  # no row to leave out
+        few = data.take(torch.arange(len(targets)))
+        assert (solved(shape, few, targets, "class")(few).argmax(1) == targets).all()
+    constant = HiddenStates(torch.ones(6, 4, 2, 16), SINGLE_VIEWS)
+    assert torch.isfinite(solved(shape, constant, torch.arange(6) % 2, "class")(constant)).all()
+
+
+def test_two_kinds_of_solved_heads_do_not_share_a_solution() -> None:
+    labels = ["closed-form:views=mean:normalised=no", "embedding:views=mean", "embedding:views=mean:seed=1"]
+    found = build(labels, PAIRS, 0)
+    data, targets = planted(PAIRS, layer=3, count=64, seed=0)
+    polish(found, Lesson(Memory(data, 0), targets, "class"), Recipe(polish=1))
+    for head in found.values():
+        assert (head.eval()(data).argmax(1) == targets).float().mean() > 0.9
+    assert torch.equal(found[labels[1]].output.weight, found[labels[2]].output.weight)
+    assert isinstance(found[labels[0]], ClosedForm)
+
+
+def test_it_reads_the_last_layer_only_unless_told_otherwise() -> None:
+    data, targets = planted(TEXTS, layer=1, count=200, seed=0)
+    found = build(["embedding", "embedding:layers=0-1"], TEXTS, 0)
+    learn(found, data, targets, "class", 1, 0.0)
+    right = [float((head.eval()(data).argmax(1) == targets).float().mean()) for head in found.values()]
+    assert right[0] < 0.75 < 0.95 < right[1]
+
+
+def test_it_is_a_default_head_but_not_for_spans_and_can_lead(table: Path, tmp_path: Path) -> None:
+    assert heads["embedding"].kinds == ("class", "score")
+    run = tiny_fit(table, tmp_path / "run", heads="embedding", lead="embedding", marks="0,1")
+    first, last = run.results.marks
+    assert "embedding+polish" in first.models
+    assert last.scores["dev"]["embedding"]["accuracy"].value > 0.9
