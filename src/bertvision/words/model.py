@@ -89,11 +89,12 @@ class Words:
 
 def fit_words(examples: Examples, kind: str, outputs: int, seed: int = 0) -> Words:
     """Fit on at most so many rows and characters that it takes seconds. The rows choose the strength themselves."""
+    if examples.weights is not None and 0 < (counts := examples.weights > 0).sum() < len(examples):
+        examples = examples.take(np.flatnonzero(counts))
     examples, limit = _bounded(examples, outputs)
-    targets = examples.targets
+    targets, weights = examples.targets, examples.weights
     assert targets is not None
-    given = getattr(examples, "weights", None)
-    weights = np.ones(len(examples)) if given is None else np.asarray(given, dtype=np.float64)
+    weights = np.ones(len(examples)) if weights is None or not weights.any() else weights
     features, rows = Features.fit(examples, limit)
     some = sample(examples, CHOOSING, "words")
     if kind == "score":
