@@ -187,7 +187,7 @@ def test_odd_rows_still_give_probabilities(case: str, tmp_path: Path) -> None:
     assert said.shape == (3, 4)
     np.testing.assert_allclose(said.sum(1), 1)
     assert said.min() > 0
-    assert said[:, 3].max() < 0.05
+    assert said[:, 3].max() < 0.1
     words.save(tmp_path)
     np.testing.assert_array_equal(Words.load(tmp_path).outputs(train), words.outputs(train))
     assert words.outputs(train.take([])).shape == (0, 4)
