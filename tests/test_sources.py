@@ -241,7 +241,7 @@ def test_the_plan_is_printed_for_this_machine_and_for_another(table: Path, comma
 
 
 def test_a_plan_counts_the_layers_of_hidden_states(table: Path) -> None:
-    request = Request(train=str(table), backbone="tiny", heads="adapter-64")
+    request = Request(train=str(table), backbone="tiny", heads="adapter-64", folds="0")
     sizes = {}
     for layers in (None, 4, 25):  # tiny has four, BERT-large twenty-five with the embeddings
         rows = plan(request, Machine(layers=layers, features=10**6), QUIET).modes
