@@ -119,7 +119,7 @@ def test_heads_are_left_out_whose_views_are_not_there(pair_table: Path, tmp_path
     run = bertvision.train(
         tmp_path / "pair", heads=["cosines", "adapter-64", "closed-form"], out=tmp_path / "run", quiet=True
     )
-    assert list(run.record.parameters) == ["cosines"]
+    assert list(run.record.parameters) == ["cosines", "words"]
     extracted(pair_table, tmp_path / "half", views="cls,first", **pair)
     with pytest.raises(UserError, match="has cls, first, which cannot feed cosines"):
         bertvision.train(tmp_path / "half", heads="cosines", out=tmp_path / "none", quiet=True)

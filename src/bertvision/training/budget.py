@@ -34,6 +34,7 @@ from bertvision.types import HELD_OUT, TRAIN
 JUDGING, EXIT, SAVED = 0.4, 0.4, 1e9  # seconds to score a mark and to end the process; bytes saved in a second
 MOST_STRETCHED = 4.0  # times as long as on an idle machine: what takes longer waits for a disk, or is a wrong measure
 MOST, LEAST = Fraction(3), Fraction(1, 20)  # epochs: more brings little, less is noise (docs/lab-notes)
+ENOUGH = Fraction(2)  # epochs: folds that leave fewer are given up for more of them
 STEPS, HIGHEST = 300, Fraction(10)  # few examples get so many steps, but at most so many epochs
 HUNDREDTH = Fraction(1, 100)
 WORTH = Fraction(1, 2)  # epochs with a lead: fewer leave it below its start
@@ -96,6 +97,12 @@ class Measured:
         mark = {way: one.times(trained, held_out, dev) for way, one in self.mark.items()}
         return replace(self, mark=mark, epoch=trained * self.epoch, start=trained * self.start)
 
+    def without_folds(self) -> "Measured":
+        """With a tenth of the examples held out instead."""
+        tenth = HELD_OUT_SHARE / (1 - HELD_OUT_SHARE)
+        mark = {way: one._replace(held_out=tenth * one.states) for way, one in self.mark.items()}
+        return replace(self, mark=mark)
+
     def dev_seconds(self, rest: float) -> float:
         """For dev answers, where not everything fits."""
         dev = self.ways.dev
@@ -132,11 +139,11 @@ def within(setting: Prepared, clock: Clock, also: float = 0.0) -> tuple[Prepared
         return 60 * budget * (1 - RESERVE) - closing - clock.elapsed()
 
     chosen = within_time(recipe, rest(), measured)
-    if chosen.limit != recipe.limit and recipe.folds != "0":  # not enough to train several times
-        recipe, tenth = replace(recipe, folds="0"), HELD_OUT_SHARE / (1 - HELD_OUT_SHARE)
-        mark = {way: one._replace(held_out=tenth * one.states) for way, one in measured.mark.items()}
-        measured = replace(measured, mark=mark)
-        chosen = within_time(recipe, rest() - AGAIN * preparing, measured)
+    if recipe.folds != "0" and setting.request.folds is None:
+        once, single = replace(recipe, folds="0"), measured.without_folds()
+        other = within_time(once, rest() - AGAIN * preparing, single)
+        if chosen.limit != recipe.limit or Fraction(chosen.epochs) < min(ENOUGH, Fraction(other.epochs)):
+            recipe, measured, chosen = once, single, other
     if chosen.limit != recipe.limit and len(measured.mark) > 1:  # not enough for both ways to read all pairs
         way = better_way(setting, list(measured.mark))
         recipe, measured = replace(recipe, pairs=way), replace(measured, mark={way: measured.mark[way]})

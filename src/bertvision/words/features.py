@@ -23,7 +23,7 @@ SHARED, DIFFERENT, FIRST, SECOND = PAIRED = ("shared", "different", "first", "se
 OVERLAP = "overlap"  # of a pair: how much the texts have in common, in a few numbers
 LENGTHS = range(2, 6)  # characters of an n-gram
 MOST_FEATURES = 50_000  # of each sort
-FREQUENT = 500  # rows: with as many, pairs of words count too, and what occurs in a single row does not
+FREQUENT = 700  # rows: with as many, pairs of words count too
 WEIGHT = 0.6  # of the numbers in `overlap`, beside rows of length 1
 
 Found = dict[str, list[str]]  # sort -> features of one example
@@ -153,14 +153,11 @@ def _grams(word: str) -> list[str]:
 
 def _kept(counts: sparse.csr_matrix, vocabulary: dict[str, int], sort: str) -> np.ndarray:
     """Columns of the most frequent features, in alphabetical order."""
-    rows, total = np.bincount(counts.indices, minlength=counts.shape[1]), np.asarray(counts.sum(0)).ravel()
-    names = np.array(list(vocabulary), dtype=object)
-    if counts.shape[0] < FREQUENT:
-        common = np.array([i for i, name in enumerate(vocabulary) if sort != WORDS or " " not in name], dtype=np.int64)
-    else:
-        common = np.flatnonzero(rows >= 2)
+    single = sort == WORDS and counts.shape[0] < FREQUENT
+    common = np.array([i for i, name in enumerate(vocabulary) if not (single and " " in name)], dtype=np.int64)
+    total, names = np.asarray(counts.sum(0)).ravel(), np.array(list(vocabulary), dtype=object)
     order = common[np.argsort(-total[common], kind="stable")][:MOST_FEATURES]
-    return order[np.argsort(names[order], kind="stable")] if len(order) else order
+    return order[np.argsort(names[order], kind="stable")]
 
 
 def _idf(counts: sparse.csr_matrix) -> np.ndarray:
