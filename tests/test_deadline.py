@@ -118,6 +118,8 @@ def test_pieces_share_what_is_left_and_fixed_ones_keep_their_time() -> None:
     assert watch.end == pytest.approx(57.6)
     states = watch.turn(piece(STATES, START, "joint"))
     assert states.seconds() == pytest.approx(1.3 * 50 * 10 / 40)
+    short = Watch(machine.clock(), 1.0, work | {states.name: 2.0}).turn(states.name)
+    assert short.seconds() == pytest.approx(3 * 50 * 2 / 32)
     machine.now = 30.0
     tune = watch.turn(piece(TUNE, END))
     assert (tune.seconds(), tune.over()) == (pytest.approx(57.6 - 4.6 - 30), 0.0)
@@ -284,13 +286,18 @@ def test_the_marks_of_a_run_report_on_the_same_sample_if_time_runs_out(
     assert found == pytest.approx(run.mark(shipped.mark).score(shipped.model, "accuracy", "dev").value)
 
 
-def test_folds_share_the_time(table: Path, tmp_path: Path, planned: None) -> None:
+def test_folds_share_the_time(table: Path, tmp_path: Path, planned: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "mark_seconds", lambda *given: {"joint": MarkSeconds(5.4, 3.2, 10.8, 1.2)})
     for when in (99, 20):
         machine = Machine(lambda now, when=when: 3.0 if now > when else 1.0)
         run = ended(table, tmp_path / f"run-{when}", machine, folds="2")
         assert 40 < machine.now < LATE
-        assert run.record.recipe.folds == "2"
-        assert np.isfinite(run.predictions(run.results.last.mark)[HELD_OUT].outputs["encoder"]).all()
+        assert run.record.recipe.folds == ("2" if when == 99 else "1/2")
+        again = prepare(run.record.recipe, Progress(quiet=True))
+        assert again.parts[HELD_OUT].digest() == run.record.data[HELD_OUT].sha256
+        kept = run.predictions(run.results.last.mark)[HELD_OUT]
+        assert np.array_equal(kept.targets, again.targets(HELD_OUT))
+        assert kept.outputs["closed-form+polish" if run.results.last.mark == "0" else "closed-form"].max() <= 1
 
 
 def interrupted(table: Path, out: Path, at: int, jump: float = 0.0) -> Machine:
