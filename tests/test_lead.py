@@ -22,6 +22,7 @@ from bertvision.progress import Progress
 from bertvision.runs.directory import Run
 from bertvision.states.hidden import HiddenStates
 from bertvision.training import lead
+from bertvision.training.deadline import Clock, Watch
 from bertvision.training.lead import lead_of, start
 from bertvision.training.polish import supplied
 
@@ -46,7 +47,7 @@ def test_it_starts_where_closed_form_puts_it(table: Path, tmp_path: Path) -> Non
     found = lead_of(setting)
     start(found["closed-form"], setting)
     solved = build(["closed-form"], setting.shape, 0)
-    with supplied(setting, "joint", solved, "0", tmp_path) as supply:
+    with supplied(setting, "joint", solved, "0", tmp_path, Watch(Clock.start()).turn("states")) as supply:
         states = supply.source.states
         solved["closed-form"].solve(lambda: [Rows(states, setting.train_targets())], "class")
     assert isinstance(states, HiddenStates)
@@ -107,10 +108,10 @@ def test_resumed_is_as_if_never_interrupted(
     whole = tiny_fit(table, tmp_path / "whole", heads=heads, marks="0,1/2,1")
     answers_at = marks.answers_at
 
-    def crash(setting: Prepared, ridden: dict[str, Head], mark: str, folder: Path, splits: list[str]) -> marks.Answers:
+    def crash(setting: Prepared, ridden: dict[str, Head], mark: str, *given: object) -> marks.Answers:
         if mark == "1/2":
             raise RuntimeError("power cut")
-        return answers_at(setting, ridden, mark, folder, splits)
+        return answers_at(setting, ridden, mark, *given)
 
     with monkeypatch.context() as patched:
         patched.setattr(marks, "answers_at", crash)

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +49,14 @@ def examples_of(kind: str, count: int, seed: int = 0) -> Examples:
     return Examples(found, None, classes if kind == "class" else classes * 2.5 + 1)
 
 
-def pipeline(last: Any, least: int, longest: int = 2) -> Any:
-    words = TfidfVectorizer(token_pattern=r"\w+|[^\w\s]", ngram_range=(1, longest), sublinear_tf=True, min_df=least)
-    characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, min_df=least)
+def pipeline(last: Any, longest: int) -> Any:
+    words = TfidfVectorizer(token_pattern=r"\w+|[^\w\s]", ngram_range=(1, longest), sublinear_tf=True)
+    characters = TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True)
     return make_pipeline(make_union(words, characters), last)
 
 
 def test_classes_are_those_of_a_pipeline_of_scikit_learn() -> None:
-    train, new = examples_of("class", 600), examples_of("class", 50, 1)
+    train, new = examples_of("class", 800), examples_of("class", 50, 1)
     words = fit_words(train, "class", 3)
     assert words.linear.logistic
     one = LogisticRegression(C=words.linear.strength, solver="liblinear", dual=True, tol=TOLERANCE, random_state=0)
@@ -66,7 +65,7 @@ def test_classes_are_those_of_a_pipeline_of_scikit_learn() -> None:
     np.testing.assert_allclose(words.features.rows(new).toarray(), rows.toarray(), atol=1e-12)
     np.testing.assert_allclose(words.linear.decisions(rows), theirs[1].decision_function(rows), atol=1e-4)
     power = 1 / (1 + np.exp(-theirs[1].decision_function(rows))) ** words.linear.temperature
-    share = 0.5 / 601  # that all classes have alike
+    share = 0.5 / 801  # that all classes have alike
     expected = (1 - share) * power / power.sum(1, keepdims=True) + share / 3
     np.testing.assert_allclose(words.outputs(new), expected, atol=1e-4)
 
@@ -74,7 +73,7 @@ def test_classes_are_those_of_a_pipeline_of_scikit_learn() -> None:
 def test_scores_are_those_of_a_pipeline_of_scikit_learn() -> None:
     train, new = examples_of("score", 200), examples_of("score", 50, 1)
     words = fit_words(train, "score", 1)
-    theirs = pipeline(Ridge(alpha=words.linear.strength), 1, 1).fit(train.texts, train.targets)
+    theirs = pipeline(Ridge(alpha=words.linear.strength), 1).fit(train.texts, train.targets)
     np.testing.assert_allclose(words.outputs(new)[:, 0], theirs.predict(new.texts), atol=1e-2)
 
 
@@ -152,20 +151,15 @@ def test_the_same_rows_give_the_same_model() -> None:
     np.testing.assert_array_equal(one.linear.coefficients, other.linear.coefficients)
 
 
-@dataclass(frozen=True)
-class Weighted(Examples):
-    weights: np.ndarray | None = None
-
-
-@pytest.mark.parametrize("count", [200, 600])
-def test_rows_of_little_weight_hardly_count(count: int) -> None:
+@pytest.mark.parametrize(("count", "little"), [(150, 1e-3), (150, 0.0), (300, 1e-3)])
+def test_rows_of_little_weight_hardly_count(count: int, little: float) -> None:
     good, bad = texts(count, 0), texts(count, 1)
-    weights = np.repeat([1.0, 1e-3], count)
+    weights = np.repeat([1.0, little], count)
     both = good[0] + bad[0], np.concatenate([good[1], (bad[1] + 1) % 3])
     new = examples_of("class", 200, 2)
     right = {}
     for name, given in (("even", None), ("weighted", weights)):
-        said = fit_words(Weighted(both[0], None, both[1], weights=given), "class", 3).outputs(new)
+        said = fit_words(Examples(both[0], None, both[1], weights=given), "class", 3).outputs(new)
         right[name] = np.mean(said.argmax(1) == new.targets)
     assert right["weighted"] > 0.8
     assert right["even"] < 0.7
@@ -193,7 +187,7 @@ def test_odd_rows_still_give_probabilities(case: str, tmp_path: Path) -> None:
     assert said.shape == (3, 4)
     np.testing.assert_allclose(said.sum(1), 1)
     assert said.min() > 0
-    assert said[:, 3].max() < 0.05
+    assert said[:, 3].max() < 0.1
     words.save(tmp_path)
     np.testing.assert_array_equal(Words.load(tmp_path).outputs(train), words.outputs(train))
     assert words.outputs(train.take([])).shape == (0, 4)
@@ -263,7 +257,7 @@ def test_no_words_means_none(tmp_path: Path, table: Path, command: Command) -> N
     assert WORDS not in scores_of(out)["marks"][0]["dev"]
     assert not (out / WORDS).exists()
     assert info_of(out)["request"]["words"] is False
-    _ = command("report", out, "--out", tmp_path / "report.md")
+    assert command("report", out, "--out", tmp_path / "report.md")[0] == 0
     assert "--no-words" in (tmp_path / "report.md").read_text()
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.rivals import OURS, START, Contestant, Job, Outcome, Task, Variant, contestants, everywhere
 from benchmarks.rivals.measuring import asked, size_of
 
-from bertvision.types import HELD_OUT, TRAIN, Examples
+from bertvision.types import HELD_OUT, Examples
 
 
 def run(job: Job, settings: dict[str, Any]) -> list[Outcome]:

@@ -143,6 +143,8 @@ def prepare(
         progress.say(note)
     encoded = {name: tokenise(encoder, part, recipe, windowed) for name, part in parts.items()}
     for name, found in encoded.items():
+        if name == HELD_OUT and recipe.folds != "0":
+            continue  # they are training rows too
         for note in _lengths(found, len(parts[name]), min(recipe.max_length, encoder.longest), windowed):
             progress.say(f"{name.replace('_', '-')}: {note}")
     targets, windows = parts[TRAIN].targets, {name: found.together for name, found in encoded.items()}

@@ -34,7 +34,11 @@ def by_length(lengths: np.ndarray) -> list[np.ndarray]:
     return batches
 
 
+def padded(lengths: np.ndarray, batches: list[np.ndarray]) -> int:
+    """The positions that are computed, padding included: how long batches take."""
+    return sum(len(batch) * int(lengths[batch].max()) for batch in batches)
+
+
 def padding_share(lengths: np.ndarray, batches: list[np.ndarray]) -> float:
     """The share of computed positions that are padding."""
-    padded = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
-    return 1 - float(lengths.sum()) / padded
+    return 1 - float(lengths.sum()) / padded(lengths, batches)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ def weighted(train: Examples, rows: np.ndarray, labels: tuple[str, ...], class_w
             ["--weight"] * (train.weights is not None) + ["--class-weight"] * (class_weight is not None)
         )
         raise UserError(f"{given}: the weights of all {len(rows)} training rows are zero; there is nothing to learn.")
-    return Examples(train.texts, train.second_texts, train.targets, train.questions, weights / mean)
+    return replace(train, weights=weights / mean)
 
 
 def _class_weights(asked: str, labels: tuple[str, ...], targets: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from bertvision.options import ALL_MARKS, OWN, folds_of
 from bertvision.prepare import Prepared, prepare
 from bertvision.recipe import Recipe
 from bertvision.records import BudgetPlan
-from bertvision.states.batches import bucketed
+from bertvision.states.batches import bucketed, padded
 from bertvision.states.hidden import views_of
 from bertvision.tasks.sampling import HELD_OUT_SHARE
 from bertvision.training import deadline, lead, marks, threads
@@ -31,9 +31,10 @@ from bertvision.training.planner import measure, work_of
 from bertvision.training.reported import least_share
 from bertvision.types import HELD_OUT, TRAIN
 
-JUDGING, EXIT, SAVED = 1.0, 1.0, 5e8  # seconds to score a mark and to end the process; bytes saved in a second
+JUDGING, EXIT, SAVED = 0.4, 0.4, 1e9  # seconds to score a mark and to end the process; bytes saved in a second
 MOST_STRETCHED = 4.0  # times as long as on an idle machine: what takes longer waits for a disk, or is a wrong measure
 MOST, LEAST = Fraction(3), Fraction(1, 20)  # epochs: more brings little, less is noise (docs/lab-notes)
+ENOUGH = Fraction(2)  # epochs: folds that leave fewer are given up for more of them
 STEPS, HIGHEST = 300, Fraction(10)  # few examples get so many steps, but at most so many epochs
 HUNDREDTH = Fraction(1, 100)
 WORTH = Fraction(1, 2)  # epochs with a lead: fewer leave it below its start
@@ -96,6 +97,12 @@ class Measured:
         mark = {way: one.times(trained, held_out, dev) for way, one in self.mark.items()}
         return replace(self, mark=mark, epoch=trained * self.epoch, start=trained * self.start)
 
+    def without_folds(self) -> "Measured":
+        """With a tenth of the examples held out instead."""
+        tenth = HELD_OUT_SHARE / (1 - HELD_OUT_SHARE)
+        mark = {way: one._replace(held_out=tenth * one.states) for way, one in self.mark.items()}
+        return replace(self, mark=mark)
+
     def dev_seconds(self, rest: float) -> float:
         """For dev answers, where not everything fits."""
         dev = self.ways.dev
@@ -132,11 +139,11 @@ def within(setting: Prepared, clock: Clock, also: float = 0.0) -> tuple[Prepared
         return 60 * budget * (1 - RESERVE) - closing - clock.elapsed()
 
     chosen = within_time(recipe, rest(), measured)
-    if chosen.limit != recipe.limit and recipe.folds != "0":  # not enough to train several times
-        recipe, tenth = replace(recipe, folds="0"), HELD_OUT_SHARE / (1 - HELD_OUT_SHARE)
-        mark = {way: one._replace(held_out=tenth * one.states) for way, one in measured.mark.items()}
-        measured = replace(measured, mark=mark)
-        chosen = within_time(recipe, rest() - AGAIN * preparing, measured)
+    if recipe.folds != "0" and setting.request.folds is None:
+        once, single = replace(recipe, folds="0"), measured.without_folds()
+        other = within_time(once, rest() - AGAIN * preparing, single)
+        if chosen.limit != recipe.limit or Fraction(chosen.epochs) < min(ENOUGH, Fraction(other.epochs)):
+            recipe, measured, chosen = once, single, other
     if chosen.limit != recipe.limit and len(measured.mark) > 1:  # not enough for both ways to read all pairs
         way = better_way(setting, list(measured.mark))
         recipe, measured = replace(recipe, pairs=way), replace(measured, mark={way: measured.mark[way]})
@@ -149,7 +156,8 @@ def within(setting: Prepared, clock: Clock, also: float = 0.0) -> tuple[Prepared
                 raise _too_short(budget, left, measured)
             chosen = replace(chosen, limit=fewest)
         share = _fewer(chosen) / measured.rows
-        measured = measured.times(share, share, measured.dev_seconds(left) / (measured.ways.dev or 1.0))
+        dev = measured.dev_seconds(left) / measured.ways.dev if measured.ways.dev else 1.0
+        measured = replace(measured.times(share, share, dev), dev_share=min(1.0, measured.dev_share / dev))
     setting.progress.say(_summary(setting, chosen, measured))
     tuned_by = rest() + clock.elapsed() - _closing(chosen, Fraction(chosen.epochs), measured)
     plan = BudgetPlan(chosen.epochs, tuned_by, work=pieces(chosen, measured, closing))
@@ -249,7 +257,8 @@ def _pieces(recipe: Recipe, measured: Measured) -> dict[str, float]:
                     piece(deadline.STATES, mark, way): seconds.states,
                     piece(deadline.HEADS, mark, way): seconds.heads,
                 }
-            work[piece(deadline.ANSWERS, mark, way)] = seconds.asked
+            work[piece(deadline.ANSWERS, mark, way)] = seconds.held_out + measured.dev_share * seconds.dev
+            work[piece(deadline.DEV, mark, way)] = (1 - measured.dev_share) * seconds.dev
         work[piece(deadline.RECORD, mark)] = JUDGING
     return work
 
@@ -326,8 +335,7 @@ def epoch_seconds(setting: Prepared) -> float:
     loop = loop_of(copy, heads, Accelerator(cpu=copy.encoder.device.type == "cpu", mixed_precision="no"))
     lengths, size = loop.windows.lengths, recipe.accumulate
     batches = bucketed(lengths, loop.batch_size, recipe.seed, 0)
-    sizes = np.array([len(rows) * int(lengths[rows].max()) for rows in batches])
-    steps = np.array([sizes[i : i + size].sum() for i in range(0, len(sizes), size)])
+    steps = np.array([padded(lengths, batches[i : i + size]) for i in range(0, len(batches), size)])
     assert recipe.budget is not None
     spent, seconds, before = list[float](), 60 * recipe.budget, time.perf_counter()
 

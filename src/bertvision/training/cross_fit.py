@@ -13,13 +13,14 @@ import numpy as np
 from accelerate import Accelerator
 from safetensors.numpy import load_file, save_file
 
+from bertvision.backbones.tokenise import JOINT
 from bertvision.heads.variants import build
 from bertvision.inference.answer import Outputs
 from bertvision.options import folds_of
 from bertvision.prepare import Prepared
 from bertvision.tasks.sampling import folds
 from bertvision.training import lead, marks
-from bertvision.training.deadline import TUNE, Watch, piece
+from bertvision.training.deadline import STATES, TUNE, Watch, piece
 from bertvision.training.loop import Loop, loop_of
 from bertvision.types import HELD_OUT, TRAIN
 
@@ -56,8 +57,9 @@ class LeftOut:
         return cls([found[number] for number in sorted(found)])
 
 
-def cross_fit(setting: Prepared, accelerator: Accelerator, folder: Path, watch: Watch) -> LeftOut:
-    """Train on all folds but one, for each fold in turn. The encoder is as before when this ends."""
+def cross_fit(setting: Prepared, accelerator: Accelerator, folder: Path, watch: Watch) -> tuple[LeftOut, Prepared]:
+    """Train on all folds but one, for each fold in turn. The encoder is as before when this ends. If time becomes
+    short, the last folds are left out: the setting then has fewer held-out rows."""
     used, count = folds_of(setting.recipe.folds)
     fold = folds(setting.parts[TRAIN], count)
     places = np.flatnonzero(fold < used)  # the rows of HELD_OUT
@@ -66,13 +68,35 @@ def cross_fit(setting: Prepared, accelerator: Accelerator, folder: Path, watch: 
     for number in range(used):
         part, rows = _without(setting, fold == number), np.flatnonzero(fold[places] == number)
         setting.progress.say(f"fold {number + 1} of {used}: {len(part.parts[TRAIN])} train, {len(rows)} left out")
-        for here_by_way, made in zip(found, _answers(part, accelerator, folder, watch.of_fold(number)), strict=True):
+        by_mark = [*_answers(part, accelerator, folder, watch.of_fold(number), number > 0)]
+        setting.encoder.model.load_state_dict(initial)
+        if len(by_mark) < len(found):
+            setting.progress.say(f"budget: in the time, {number} of {used} folds")
+            found = [_of(ways, fold[places] < number) for ways in found]
+            return LeftOut(found), _with_folds(setting, fold < number, f"{number}/{count}")
+        for here_by_way, made in zip(found, by_mark, strict=True):
             for way, said in made.said.items():
                 here = here_by_way.setdefault(way, {})
                 for name, values in said.outputs[HELD_OUT].items():
                     here.setdefault(name, np.empty((len(places), values.shape[1])))[rows] = values
-        setting.encoder.model.load_state_dict(initial)
-    return LeftOut(found)
+    return LeftOut(found), setting
+
+
+def _of(ways: dict[str, Outputs], rows: np.ndarray) -> dict[str, Outputs]:
+    return {way: {name: values[rows] for name, values in outputs.items()} for way, outputs in ways.items()}
+
+
+def _with_folds(setting: Prepared, held_out: np.ndarray, folds: str) -> Prepared:
+    """The setting in which only these of the training rows are held-out rows."""
+    rows = np.flatnonzero(held_out)
+    encoded = setting.encoded | {HELD_OUT: setting.encoded[TRAIN].take(rows)}
+    return replace(
+        setting,
+        recipe=replace(setting.recipe, folds=folds),
+        parts=setting.parts | {HELD_OUT: setting.parts[TRAIN].take(rows)},
+        encoded=encoded,
+        windows={name: one.together for name, one in encoded.items()},
+    )
 
 
 def _without(setting: Prepared, left_out: np.ndarray) -> Prepared:
@@ -88,12 +112,17 @@ def _without(setting: Prepared, left_out: np.ndarray) -> Prepared:
     ).with_words()
 
 
-def _answers(setting: Prepared, accelerator: Accelerator, folder: Path, watch: Watch) -> Iterator[marks.Answers]:
-    """Train as a run does, and answer the held-out rows at every mark."""
+def _answers(
+    setting: Prepared, accelerator: Accelerator, folder: Path, watch: Watch, optional: bool
+) -> Iterator[marks.Answers]:
+    """Train as a run does, and answer the held-out rows at every mark. An `optional` fold ends if time is short."""
     recipe = setting.recipe
     loop = loop_of(setting, build(setting.names, setting.shape, recipe.seed, accelerator.device), accelerator)
     total = loop.step_of(Fraction(recipe.epochs))
     for mark in recipe.fractions():
+        begin = piece(TUNE, mark) if mark else piece(STATES, mark, JOINT)
+        if optional and watch.strained(watch.prefix + begin):
+            return
         _advance(loop, setting, mark, total, watch)
         made = marks.answers_at(setting, loop.ridden, str(mark), folder, [HELD_OUT], watch)
         loop.start_from(made.solved)

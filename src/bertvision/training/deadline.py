@@ -1,8 +1,8 @@
 """A budget is a deadline: the clock of a run, and how long each piece of work may take so that the rest still fits.
 
 Work is planned as pieces with estimated seconds, in order. Some are elastic: states of fewer rows, fewer steps. Others
-are not: answers, saving. Speed is watched all the time. If the machine slows down, the rest of the work takes longer
-by the same factor, and elastic pieces get what is left.
+are not: answers to held-out rows, saving. Speed is watched all the time. If the machine slows down, the rest of the
+work takes longer by the same factor, and elastic pieces get what is left.
 """
 
 import math
@@ -20,16 +20,19 @@ LATEST = 0.04  # share of the budget by which a run may be late, before it repor
 WINDOWS = (3.0, 15.0)  # seconds over which speed is averaged; the slower average counts, as speed may drop again
 FLOOR = 0.8  # of the pace: where one estimate was too high, the next may be too low
 SLACK = 1.3  # states and heads may take this many times their share, since later work can take less
-STATES, HEADS, ANSWERS, LEAD, TUNE, RECORD, CLOSING = "states heads answers lead tune record closing".split()
+STRAINED = 0.5  # share of the elastic work below which folds are left out
+SHORT, SHORT_SLACK = 0.25, 3.0  # and this many times, as long as it is not more than this part of what is left
+FIRST, LAST = "first", "last"  # marks
+STATES, HEADS, ANSWERS, DEV, LEAD, TUNE, RECORD, CLOSING = "states heads answers dev lead tune record closing".split()
 
 
 def piece(what: str, mark: Fraction, way: str = "") -> str:
     """The name of a piece of work. The last mark has no number: the clock decides where it is."""
-    return " ".join(filter(None, ("last" if mark else "first", what, way)))
+    return " ".join(filter(None, (LAST if mark else FIRST, what, way)))
 
 
-def _elastic(name: str) -> bool:
-    return bool({STATES, HEADS, TUNE} & set(name.split()))
+def _is(name: str, *kinds: str) -> bool:
+    return bool({*kinds} & set(name.split()))
 
 
 @dataclass(frozen=True)
@@ -102,18 +105,26 @@ class Watch:
     def pace(self) -> float:
         return max(FLOOR, *(pace.value() for pace in self.paces))
 
-    def turn(self, name: str, began: float | None = None) -> "Turn":
-        """Begin a piece of work, or go on with one that began earlier."""
+    def turn(self, *names: str, began: float | None = None) -> "Turn":
+        """Begin a piece of work, or several at once, or go on with what began earlier."""
         if self.limited:
             self.adapt()
-        return Turn(self, self.prefix + name, began)
+        return Turn(self, [self.prefix + name for name in names], began)
 
-    def after(self, name: str) -> tuple[float, float]:
-        """Planned seconds of the elastic and of the other pieces that come after this one."""
-        names = list(self.work)
+    def after(self, name: str, mark: str = "") -> tuple[float, float]:
+        """Planned seconds of the elastic and of the other pieces that come after this one, or only of those at the
+        same mark and of closing. Fine-tuning ends before dev rows are left out."""
+        names, kinds = list(self.work), (STATES, HEADS, TUNE, *(() if _is(name, TUNE) else (DEV,)))
         rest = names[names.index(name) + 1 :] if name in self.work else []
-        elastic = sum(self.work[one] for one in rest if _elastic(one))
+        rest = [one for one in rest if one.startswith(mark) or one == CLOSING]
+        elastic = sum(self.work[one] for one in rest if _is(one, *kinds))
         return elastic, sum(self.work[one] for one in rest) - elastic
+
+    def strained(self, name: str) -> bool:
+        """Would this piece of work and all that follow get less than half of the time that they need?"""
+        elastic, fixed = self.after(name)
+        room = self.end - self.clock.elapsed() - self.pace * fixed
+        return self.limited and room < STRAINED * self.pace * (elastic + self.work.get(name, 0.0))
 
     def fits(self, seconds: float) -> bool:
         """Can this much be done before the run has to close?"""
@@ -123,11 +134,11 @@ class Watch:
 class Turn:
     """A piece of work in progress."""
 
-    def __init__(self, watch: Watch, name: str, began: float | None = None) -> None:
-        self.watch, self.name = watch, name
+    def __init__(self, watch: Watch, names: list[str], began: float | None = None) -> None:
+        self.watch, self.name = watch, names[-1]
         self.noted = watch.clock.elapsed()
         self.began = self.noted if began is None else began
-        self.planned = watch.work.get(name, 0.0)
+        self.planned = sum(watch.work.get(name, 0.0) for name in names)
         self.unit = 0.0  # planned seconds of what was done last
 
     def restart(self) -> None:
@@ -145,11 +156,15 @@ class Turn:
     def seconds(self) -> float:
         """How long it may take from its beginning, at the pace of the moment."""
         watch = self.watch
-        elastic, fixed = watch.after(self.name)
+        # If there will be no time to fine-tune, mark 0 may use what is left.
+        alone = self.name.startswith(FIRST) and watch.strained(self.name)
+        elastic, fixed = watch.after(self.name, FIRST if alone else "")
         room = watch.end - watch.pace * fixed - self.began
         own = self.planned or 1.0
-        slack = 1.0 if TUNE in self.name.split() else SLACK
-        return min(room, slack * room * own / (own + elastic)) if room > 0 else 0.0
+        fair = room * own / (own + elastic)
+        if room <= 0 or _is(self.name, TUNE):
+            return max(0.0, fair)
+        return min(room, max(SLACK * fair, min(SHORT_SLACK * fair, SHORT * room)))
 
     def over(self) -> float:
         """The share of its time that will be over when as much again is done as was done last; from 1 on, stop."""

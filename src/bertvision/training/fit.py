@@ -158,11 +158,17 @@ class Fitting:
         self.left_out = LeftOut.load(self.run.path / "folds")
         if self.left_out is None:
             with self._guarded(interrupts, "while cross-fitting"):
-                self.left_out = cross_fit(self.setting, self.accelerator, self.run.path / "states", self.watch)
-            self.left_out.save(self.run.path / "folds")
+                found = cross_fit(self.setting, self.accelerator, self.run.path / "states", self.watch)
+            self.left_out, self.setting = found
             if self.record.plan:
                 self.record.plan = replace(self.record.plan, spent=self.clock.elapsed())
-                self.run.write(self.record)
+                self._settle()
+            self.left_out.save(self.run.path / "folds")
+
+    def _settle(self) -> None:
+        """Keep in run.json what the clock has decided."""
+        self.record.recipe, self.record.data = self.setting.recipe, provenance.data_of(self.setting)
+        self.run.write(self.record)
 
     def advance(self, mark: Fraction, interrupts: Interrupts) -> Fraction:
         """Fine-tune up to `mark`; with a budget, as far as there is time. Returns the mark that was reached."""
@@ -185,7 +191,7 @@ class Fitting:
         if plan and plan.tuned_from is None:
             plan = self.record.plan = replace(plan, tuned_from=self.clock.elapsed())
             self.run.write(self.record)
-        return self.watch.turn(piece(TUNE, mark), plan.tuned_from if plan else None)
+        return self.watch.turn(piece(TUNE, mark), began=plan.tuned_from if plan else None)
 
     def _reached(self, mark: Fraction) -> Fraction:
         """The mark at which time was up, instead of the one that was planned; --resume keeps to it."""
@@ -276,8 +282,8 @@ class Fitting:
         before, after = self.setting, narrowed(self.setting, rows)
         for said in made.said.values():
             said.outputs |= sampled(before, said.outputs, rows)
-        self.setting, self.record.recipe, self.record.data = after, after.recipe, provenance.data_of(after)
-        self.run.write(self.record)
+        self.setting = after
+        self._settle()
         for done in self.marks:
             restated(self.run, done, before, after)
         after.progress.say(f"budget: in the time, scores on {rows} rows of dev, as with --dev-limit {rows}")

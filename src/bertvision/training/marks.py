@@ -16,7 +16,7 @@ from bertvision.kinds import Predictions, goodness
 from bertvision.prepare import Prepared, Setting
 from bertvision.records import MAJORITY, WORDS, Ensemble, MarkRecord, ModelName
 from bertvision.states.passes import clean_pass
-from bertvision.training.deadline import ANSWERS, HEADS, STATES, Watch, piece
+from bertvision.training.deadline import ANSWERS, DEV, HEADS, STATES, Watch, piece
 from bertvision.training.polish import Lesson, polish, supplied
 from bertvision.training.reported import Batches
 from bertvision.types import HELD_OUT, TRAIN
@@ -194,18 +194,14 @@ def _answer(
 ) -> None:
     """Add the answers of the encoder (joint) and of `heads`. If time runs out, those on dev end early."""
     target, found = Target(setting.dataset.kind, setting.scale, setting.shape), Said(heads)
-    turn, windows = watch.turn(piece(ANSWERS, Fraction(mark), way)), sum(len(setting.encoded[one]) for one in splits)
+    turn = watch.turn(*(piece(what, Fraction(mark), way) for what in (ANSWERS, DEV)))
+    windows = sum(len(setting.encoded[one]) for one in splits)
     with setting.progress.bar(f"mark {mark}: answers ({way})", windows) as bar:
-
-        def tick(done: int) -> None:
-            bar.tick(done)
-            turn.done(done / windows)
-
         for split in splits:
             started, encoded = time.perf_counter(), setting.encoded[split]
-            batches = Batches(setting, split, way, watch) if watch.limited and split != HELD_OUT else None
+            batches = Batches(setting, split, way, turn, len(encoded) / windows) if watch.limited else None
             steps = clean_pass(setting.encoder, encoded, setting.reads, way=way, batches=batches)
-            found.outputs[split] = answer(steps, encoded.together, heads, target, tick)
+            found.outputs[split] = answer(steps, encoded.together, heads, target, bar.tick)
             made.seconds[f"answer_{way}_{split}"] = time.perf_counter() - started
             if batches is not None and batches.size < len(setting.parts[split]):
                 made.dev_limit = min(batches.size, made.dev_limit or batches.size)

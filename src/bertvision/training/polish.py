@@ -16,7 +16,7 @@ from bertvision.heads.variants import parse
 from bertvision.inference.extract import Origin, StoreOptions, write_store
 from bertvision.prepare import Prepared
 from bertvision.recipe import Recipe
-from bertvision.states.batches import by_length
+from bertvision.states.batches import by_length, padded
 from bertvision.states.passes import Tick, collect, nothing
 from bertvision.states.sources import Memory, Recompute, Source, Stored, collect_tokens, token_budget
 from bertvision.stores.reader import open_store
@@ -26,7 +26,7 @@ from bertvision.training.head_trainer import HeadTrainer
 from bertvision.training.planner import choose, depth_of, estimates, measure, work_of
 from bertvision.types import TRAIN
 
-PORTIONS = 16  # of the training examples, with a budget
+PORTIONS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)  # shares of the training examples at which a portion ends, with a budget
 
 
 @dataclass(frozen=True)
@@ -183,14 +183,16 @@ def _in_memory(setting: Prepared, way: str, mark: str, folder: Path, turn: Turn)
 class _Batches:
     """Batches of the training windows, while there is time; `rows` are the windows of those that were read.
 
-    With a budget they come in stratified portions, so that heads can learn from any beginning of them.
+    With a budget they come in stratified portions, so that heads can learn from any beginning of them. Each is as large
+    as all before it: small portions would have more padding.
     """
 
     def __init__(self, setting: Prepared, way: str, turn: Turn) -> None:
         self.lengths, self.turn = setting.encoded[TRAIN].lengths(way), turn
         self.portions = np.zeros(len(self.lengths), dtype=np.int64)
         if turn.watch.limited:
-            self.portions = (PORTIONS * ranks(setting.parts[TRAIN])[setting.windows[TRAIN].examples]).astype(np.int64)
+            rank = ranks(setting.parts[TRAIN])[setting.windows[TRAIN].examples]
+            self.portions = np.searchsorted(PORTIONS, rank, side="right")
         self.read: list[np.ndarray] = []
 
     @property
@@ -198,12 +200,12 @@ class _Batches:
         return np.sort(np.concatenate(self.read))
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        total = self.lengths.sum()
-        for portion in np.unique(self.portions):
-            here = np.flatnonzero(self.portions == portion)
-            for order in by_length(self.lengths[here]):
-                if self.read and self.turn.over() >= 1:
-                    return
-                self.read.append(here[order])
-                yield here[order]
-                self.turn.done(float(self.lengths[here[order]].sum() / total))
+        portions = [np.flatnonzero(self.portions == portion) for portion in np.unique(self.portions)]
+        batches = [here[order] for here in portions for order in by_length(self.lengths[here])]
+        total = padded(self.lengths, batches)
+        for batch in batches:
+            if self.read and self.turn.over() >= 1:
+                return
+            self.read.append(batch)
+            yield batch
+            self.turn.done(padded(self.lengths, [batch]) / total)

@@ -16,9 +16,9 @@ from bertvision.prepare import Prepared
 from bertvision.records import MarkRecord
 from bertvision.runs.directory import Run
 from bertvision.runs.predictions import write_predictions
-from bertvision.states.batches import by_length
+from bertvision.states.batches import by_length, padded
 from bertvision.tasks.sampling import sample
-from bertvision.training.deadline import Watch
+from bertvision.training.deadline import Turn
 from bertvision.types import HELD_OUT
 
 DEV_LIMIT = "dev-limit"  # the purpose of the sample, as in `prepare`
@@ -37,31 +37,33 @@ def dev_splits(setting: Prepared) -> list[str]:
 
 def _smallest(setting: Prepared, split: str) -> int:
     count = len(setting.parts[split])
-    # Of questions, windows belong together and thresholds are tuned: all are answered.
-    return count if setting.shape.span or setting.recipe.dev_limit is not None else min(count, FEWEST)
+    # Models are chosen on held-out rows, and windows of a question belong together: all are answered.
+    whole = split == HELD_OUT or setting.shape.span or setting.recipe.dev_limit is not None
+    return count if whole else min(count, FEWEST)
 
 
 class Batches:
-    """Batches of the windows of a dev split, sample by sample, while there is time; `rows` are in the last sample that
-    is complete."""
+    """Batches of the windows of a split, in a `turn` of this share; of dev sample by sample, while there is time. The
+    last sample that is complete has `size` rows."""
 
-    def __init__(self, setting: Prepared, split: str, way: str, watch: Watch) -> None:
-        self.part, self.encoded, self.way, self.watch = setting.parts[split], setting.encoded[split], way, watch
-        self.size = _smallest(setting, split)
-        self.tokens, self.began = 0, watch.clock.elapsed()
+    def __init__(self, setting: Prepared, split: str, way: str, turn: Turn, share: float) -> None:
+        self.part, self.encoded, self.turn, self.share = setting.parts[split], setting.encoded[split], turn, share
+        self.size, self.lengths = _smallest(setting, split), self.encoded.lengths(way)
+        self.tokens, self.began = 0, turn.watch.clock.elapsed()
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        lengths, answered = self.encoded.lengths(self.way), np.zeros(len(self.encoded), dtype=bool)
-        size = self.size
+        lengths, answered = self.lengths, np.zeros(len(self.encoded), dtype=bool)
+        size, total = self.size, padded(lengths, by_length(lengths))
         while True:
             new = windows_of(self.encoded, sample(self.part, size, DEV_LIMIT))
             new = new[~answered[new]]
             for order in by_length(lengths[new]):
-                tokens = int(lengths[new[order]].sum())
-                if size > self.size and not self.watch.fits(self._seconds(tokens)):
+                tokens = padded(lengths, [new[order]])
+                if size > self.size and not self.turn.watch.fits(self._seconds(tokens)):
                     return
                 yield new[order]
                 self.tokens += tokens
+                self.turn.done(self.share * tokens / total)
             answered[new], self.size = True, size
             if size == len(self.part):
                 return
@@ -69,7 +71,7 @@ class Batches:
 
     def _seconds(self, tokens: int) -> float:
         """That so many more tokens take, at the speed of those before."""
-        return tokens * (self.watch.clock.elapsed() - self.began) / self.tokens
+        return tokens * (self.turn.watch.clock.elapsed() - self.began) / self.tokens
 
 
 def windows_of(encoded: Encoded, rows: np.ndarray) -> np.ndarray:

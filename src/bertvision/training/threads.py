@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+from threadpoolctl import threadpool_limits
 
 PROBE, ROUNDS = 0.1, 2  # seconds for each number of threads, and how often
 FASTER = 0.9  # one thread must take at most this share of the time
@@ -23,7 +24,8 @@ def kept() -> Iterator[None]:
     global _most
     before, _most = (torch.get_num_threads(), _most), torch.get_num_threads()
     try:
-        yield
+        with threadpool_limits(limits=None):  # which restores those of NumPy and others
+            yield
     finally:
         torch.set_num_threads(before[0])
         _most = before[1]
@@ -37,6 +39,7 @@ def settle() -> bool:
     several, one = (sum(times) for times in zip(*both, strict=True))
     alone = one < FASTER * several
     torch.set_num_threads(1 if alone else _most)
+    threadpool_limits(limits=1 if alone else _most)  # of NumPy, SciPy and scikit-learn, which solve heads
     return alone
 
 

@@ -4,12 +4,12 @@ The numbers are those of scikit-learn's `TfidfVectorizer` with `sublinear_tf`. C
 they are found once for every different word, which takes a fraction of the time.
 """
 
-import itertools
 import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from scipy import sparse
@@ -23,7 +23,7 @@ SHARED, DIFFERENT, FIRST, SECOND = PAIRED = ("shared", "different", "first", "se
 OVERLAP = "overlap"  # of a pair: how much the texts have in common, in a few numbers
 LENGTHS = range(2, 6)  # characters of an n-gram
 MOST_FEATURES = 50_000  # of each sort
-FREQUENT = 500  # rows: with as many, pairs of words count too, and what occurs in a single row does not
+FREQUENT = 700  # rows: with as many, pairs of words count too
 WEIGHT = 0.6  # of the numbers in `overlap`, beside rows of length 1
 
 Found = dict[str, list[str]]  # sort -> features of one example
@@ -45,9 +45,8 @@ class Features:
         """The features of these examples, and their rows."""
         counts, vocabularies = _counts(examples, limit, None)
         kept = {sort: _kept(found, vocabularies[sort], sort) for sort, found in counts.items()}
-        counts = {sort: found[:, kept[sort]] for sort, found in counts.items()}
         for sort, columns in kept.items():
-            names = list(vocabularies[sort])
+            counts[sort], names = counts[sort][:, columns], list(vocabularies[sort])
             vocabularies[sort] = {names[column]: place for place, column in enumerate(columns)}
         idf = {sort: _idf(found) for sort, found in counts.items()}
         made = cls(limit, vocabularies, idf)
@@ -65,13 +64,11 @@ class Features:
         return found + [OVERLAP] * len(self.centre)
 
     def _weighted(self, counts: dict[str, sparse.csr_matrix], examples: Examples) -> sparse.csr_matrix:
-        parts = [_tf_idf(counts[sort], idf) for sort, idf in self.idf.items()]
+        parts = [_tf_idf(counts.pop(sort), idf) for sort, idf in self.idf.items()]  # counts are not needed again
         if len(self.centre):
             numbers = np.clip((self._overlaps(examples) - self.centre) / self.spread, -5, 5)
             parts.append(sparse.csr_matrix(WEIGHT * numbers))
-        made = sparse.hstack(parts, format="csr")
-        made.sort_indices()  # the order of a sum decides its last bit
-        return made
+        return sparse.hstack(parts, format="csr")
 
     def _overlaps(self, examples: Examples) -> np.ndarray:
         """(N, numbers)"""
@@ -92,7 +89,7 @@ def tokens(text: str) -> list[str]:
 
 def _of_text(text: str, _: str) -> Found:
     words = tokens(text)
-    pairs = [f"{one} {other}" for one, other in itertools.pairwise(words)]
+    pairs = [f"{one} {other}" for one, other in pairwise(words)]
     return {WORDS: words + pairs, CHARACTERS: text.lower().split()}
 
 
@@ -156,14 +153,11 @@ def _grams(word: str) -> list[str]:
 
 def _kept(counts: sparse.csr_matrix, vocabulary: dict[str, int], sort: str) -> np.ndarray:
     """Columns of the most frequent features, in alphabetical order."""
-    rows, total = np.bincount(counts.indices, minlength=counts.shape[1]), np.asarray(counts.sum(0)).ravel()
-    names = np.array(list(vocabulary), dtype=object)
-    if counts.shape[0] < FREQUENT:
-        common = np.array([i for i, name in enumerate(vocabulary) if sort != WORDS or " " not in name], dtype=np.int64)
-    else:
-        common = np.flatnonzero(rows >= 2)
+    single = sort == WORDS and counts.shape[0] < FREQUENT
+    common = np.array([i for i, name in enumerate(vocabulary) if not (single and " " in name)], dtype=np.int64)
+    total, names = np.asarray(counts.sum(0)).ravel(), np.array(list(vocabulary), dtype=object)
     order = common[np.argsort(-total[common], kind="stable")][:MOST_FEATURES]
-    return order[np.argsort(names[order], kind="stable")] if len(order) else order
+    return order[np.argsort(names[order], kind="stable")]
 
 
 def _idf(counts: sparse.csr_matrix) -> np.ndarray:
@@ -173,10 +167,11 @@ def _idf(counts: sparse.csr_matrix) -> np.ndarray:
 
 def _tf_idf(counts: sparse.csr_matrix, idf: np.ndarray) -> sparse.csr_matrix:
     """Rows of length 1, or 0 if nothing is known of a text."""
+    counts.sort_indices()  # the order of a sum decides its last bit
     values = (1 + np.log(counts.data.astype(np.float64))) * idf[counts.indices]
-    made = sparse.csr_matrix((values, counts.indices, counts.indptr), shape=counts.shape)
-    lengths = np.sqrt(np.asarray(made.multiply(made).sum(1)).ravel())
-    made.data /= np.repeat(np.where(lengths > 0, lengths, 1), np.diff(made.indptr))
+    made = sparse.csr_matrix((values**2, counts.indices, counts.indptr), shape=counts.shape)
+    lengths = np.sqrt(made @ np.ones(made.shape[1]))
+    made.data = values / np.repeat(np.where(lengths > 0, lengths, 1), np.diff(made.indptr))
     return made
 
 
@@ -188,7 +183,7 @@ def _overlap(text: str, other: str, rarity: Counter[str], unknown: float) -> lis
     def weight(words: set[str]) -> float:
         return sum(rarity[word] or unknown for word in words)
 
-    pairs = [set(itertools.pairwise(words)) for words in (first, second)]
+    pairs = [set(pairwise(words)) for words in (first, second)]
     grams = [{gram for word in words for gram in _grams(word)} for words in (a, b)]
     numbers = [{word for word in words if word[0].isdigit()} for words in (a, b)]
     sizes, rare = (len(first), len(second)), (weight(a - b), weight(b - a))

@@ -14,13 +14,14 @@ from bertvision.words.features import Features
 from bertvision.words.linear import FOLDS, Linear, class_model, score_model, small_class_model
 
 MOST_ROWS, MOST_WORK = 20_000, 1_000_000  # rows to fit, and rows times classes
-MOST_CHARACTERS = 5_000_000  # of all rows together
+MOST_CHARACTERS = 4_000_000  # of all rows together
 LONGEST, SHORTEST = 20_000, 250  # characters of a text: longer ones are cut, to fewer if there are many
 CHOOSING = 1000  # rows that choose the strength
 FEW = 400  # rows: with fewer, classes are fitted by ridge regression
 CHUNK = 2048  # examples answered at a time
-TIMED = 100  # rows that are timed to predict the seconds of a fit
-SOLVING = 0.05  # seconds of solving per class and row, in those of reading a row
+# To predict the seconds of a fit: rows that are timed, seconds of a small fit, and seconds of solving per class and row
+# in those of reading a row.
+TIMED, BASE, SOLVING = 200, 0.5, 0.03
 TABLE, TENSORS = "words.json", "words.safetensors"
 
 
@@ -32,6 +33,7 @@ class Words:
     outputs_count: int
     classes: np.ndarray  # those that the rows had, ascending; [0] for scores
     rows: int  # that it was fitted on
+    once: int  # classes with a single row
     features: Features
     linear: Linear
 
@@ -51,10 +53,13 @@ class Words:
         rows = self.features.rows(examples)
         if self.kind == "score":
             return self.linear.decisions(rows)
-        # Half a row's worth of probability is for all classes alike: those that the rows lacked get no other.
-        share = 0.5 / (self.rows + 1)
-        found = np.full((len(examples), self.outputs_count), share / self.outputs_count)
-        found[:, self.classes] += (1 - share) * self.linear.probabilities(rows)
+        # Half a row's worth of probability is for all classes alike. Classes that the rows lacked are as likely, all
+        # together, as those that the rows had once (Good and Turing).
+        even, lacking = 0.5 / (self.rows + 1), np.setdiff1d(np.arange(self.outputs_count), self.classes)
+        unseen = self.once / (self.rows + 1) if len(lacking) else 0.0
+        found = np.full((len(examples), self.outputs_count), even / self.outputs_count)
+        found[:, lacking] += (1 - even) * unseen / max(1, len(lacking))
+        found[:, self.classes] += (1 - even) * (1 - unseen) * self.linear.probabilities(rows)
         return found
 
     def save(self, folder: Path) -> None:
@@ -62,6 +67,7 @@ class Words:
         features, linear = self.features, self.linear
         table = {
             "kind": self.kind, "outputs": self.outputs_count, "classes": self.classes.tolist(), "rows": self.rows,
+            "once": self.once,
             "limit": features.limit, "strength": linear.strength, "temperature": linear.temperature,
             "logistic": linear.logistic,
             "vocabularies": {sort: list(vocabulary) for sort, vocabulary in features.vocabularies.items()},
@@ -83,20 +89,22 @@ class Words:
         linear = Linear(
             tensors["coefficients"], tensors["intercepts"], table["strength"], table["temperature"], table["logistic"]
         )
-        return cls(table["kind"], table["outputs"], np.array(table["classes"]), table["rows"], features, linear)
+        known = np.array(table["classes"])
+        return cls(table["kind"], table["outputs"], known, table["rows"], table["once"], features, linear)
 
 
 def fit_words(examples: Examples, kind: str, outputs: int, seed: int = 0) -> Words:
     """Fit on at most so many rows and characters that it takes seconds. The rows choose the strength themselves."""
+    if examples.weights is not None and 0 < (counts := examples.weights > 0).sum() < len(examples):
+        examples = examples.take(np.flatnonzero(counts))
     examples, limit = _bounded(examples, outputs)
-    targets = examples.targets
+    targets, weights = examples.targets, examples.weights
     assert targets is not None
-    given = getattr(examples, "weights", None)
-    weights = np.ones(len(examples)) if given is None else np.asarray(given, dtype=np.float64)
+    weights = np.ones(len(examples)) if weights is None or not weights.any() else weights
     features, rows = Features.fit(examples, limit)
     some = sample(examples, CHOOSING, "words")
     if kind == "score":
-        return Words(kind, 1, np.zeros(1, int), len(examples), features, score_model(rows, targets, weights, some))
+        return Words(kind, 1, np.zeros(1, int), len(examples), 0, features, score_model(rows, targets, weights, some))
     classes, numbers = np.unique(targets, return_inverse=True)
     if len(classes) == 1:
         linear = Linear(np.zeros((rows.shape[1], 1), np.float32), np.zeros(1), 0.0)
@@ -104,7 +112,8 @@ def fit_words(examples: Examples, kind: str, outputs: int, seed: int = 0) -> Wor
         linear = small_class_model(rows, numbers, weights, some)
     else:
         linear = class_model(rows, numbers, weights, some, folds(examples.take(some), FOLDS), seed)
-    return Words(kind, outputs, classes, len(examples), features, linear)
+    once = int(np.sum(np.bincount(numbers) == 1))
+    return Words(kind, outputs, classes, len(examples), once, features, linear)
 
 
 def words_seconds(examples: Examples, outputs: int) -> float:
@@ -114,7 +123,7 @@ def words_seconds(examples: Examples, outputs: int) -> float:
     started = time.perf_counter()
     Features.fit(few, limit)
     each = (time.perf_counter() - started) / len(few)
-    return each * (len(read) + SOLVING * outputs * (len(read) + 10 * min(len(read), CHOOSING)))
+    return BASE + each * (len(read) + SOLVING * outputs * (len(read) + 10 * min(len(read), CHOOSING)))
 
 
 def _bounded(examples: Examples, outputs: int) -> tuple[Examples, int]:
@@ -124,5 +133,5 @@ def _bounded(examples: Examples, outputs: int) -> tuple[Examples, int]:
         examples = examples.take(sample(examples, most, "words"))
     lengths, limit = np.array([len(text) for text in [*examples.texts, *(examples.second_texts or [])]]), LONGEST
     while limit > SHORTEST and lengths.clip(max=limit).sum() > MOST_CHARACTERS:
-        limit //= 2
+        limit = limit * 4 // 5
     return examples, limit
