@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import tiny_fit
-from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.linear_model import RidgeCV
 from test_heads import PAIRS, TEXTS, learn, planted, states
 
 from bertvision.heads import embedding as module
@@ -45,6 +45,12 @@ def classed(shape: Shape, count: int = 90, classes: int = 3) -> tuple[HiddenStat
     return data, targets
 
 
+def expected(inputs: np.ndarray, targets: torch.Tensor, weights: np.ndarray) -> np.ndarray:
+    """What scikit-learn predicts for classes as zeros and ones."""
+    wanted = np.eye(int(targets.max()) + 1)[targets.numpy()]
+    return RidgeCV(np.logspace(-2, 6, 50)).fit(inputs, wanted, weights).predict(inputs)
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_texts_are_classed_as_by_scikit_learn(classes: int, weighted: bool) -> None:
@@ -52,11 +58,9 @@ def test_texts_are_classed_as_by_scikit_learn(classes: int, weighted: bool) -> N
     data, targets = classed(shape, classes=classes)
     weights = torch.linspace(0.5, 1.5, 90).double() if weighted else None
     inputs = standardised(unit(data.layers[:, -1, SINGLE_VIEWS.index("mean")]))
-    rows = inputs, targets.numpy(), np.ones(90) if weights is None else weights.numpy()
-    expected = LogisticRegression(C=module._strength(*rows), max_iter=1000).fit(*rows)
-    head = solved(shape, data, targets, "class", weights)
-    said = head(data).softmax(1).detach().numpy()
-    np.testing.assert_allclose(said, expected.predict_proba(inputs), atol=1e-4)
+    other = expected(inputs, targets, np.ones(90) if weights is None else weights.numpy())
+    said = solved(shape, data, targets, "class", weights)(data).detach().numpy()
+    assert np.corrcoef(said.ravel(), other.ravel())[0, 1] > 0.99
     assert 0.6 < (said.argmax(1) == targets.numpy()).mean() < 1
 
 
@@ -65,10 +69,8 @@ def test_pairs_are_read_as_two_embeddings_their_difference_and_product() -> None
     data, targets = classed(shape)
     first, second = (unit(data.layers[:, -1, PAIR_VIEWS.index(name)]) for name in ("first", "second"))
     inputs = standardised(np.concatenate([first, abs(first - second), second, first * second], 1))
-    rows = inputs, targets.numpy(), np.ones(90)
-    expected = LogisticRegression(C=module._strength(*rows), max_iter=1000).fit(*rows)
-    said = solved(shape, data, targets, "class")(data).softmax(1).detach().numpy()
-    np.testing.assert_allclose(said, expected.predict_proba(inputs), atol=1e-4)
+    said = solved(shape, data, targets, "class")(data).detach().numpy()
+    assert np.corrcoef(said.ravel(), expected(inputs, targets, np.ones(90)).ravel())[0, 1] > 0.99
 
 
 def test_scores_are_those_of_ridge_regression() -> None:
@@ -76,25 +78,23 @@ def test_scores_are_those_of_ridge_regression() -> None:
     data = states(shape, 60)
     inputs = standardised(unit(data.layers[:, -1, 1]))
     targets = torch.from_numpy(inputs[:, 2]) + torch.randn(60, generator=torch.Generator().manual_seed(1))
-    expected = RidgeCV(module.STRENGTHS).fit(inputs, targets.numpy()).predict(inputs)
+    expected = RidgeCV(np.logspace(-1, 3.5, 10)).fit(inputs, targets.numpy()).predict(inputs)
     said = solved(shape, data, targets, "score")(data)[:, 0].detach().numpy()
     assert np.corrcoef(said, expected)[0, 1] > 0.98
 
 
-def test_the_strength_is_the_best_on_fresh_rows_or_beside_it() -> None:
-    draw = np.random.default_rng(0)
-    for signal, most in ((0.3, 4), (3.0, 10)):
-        targets = np.arange(1200) % 3
-        inputs = draw.normal(size=(1200, 50))
-        inputs[np.arange(1200), targets] += signal
-        losses = []
-        for strength in module.STRENGTHS:
-            model = LogisticRegression(C=strength / 50, max_iter=1000).fit(inputs[:200], targets[:200])
-            losses.append(-model.predict_log_proba(inputs[200:])[np.arange(1000), targets[200:]].mean())
-        found = module._strength(inputs[:200], targets[:200], np.ones(200)) * 50
-        place = int(np.argmin(abs(module.STRENGTHS - found)))
-        assert abs(place - int(np.argmin(losses))) <= 1
-        assert place < most
+def test_probabilities_are_as_sure_as_rows_left_out_allow() -> None:
+    """Noise gives nearly even probabilities, a clear signal gives sure ones; on fresh rows both are calibrated."""
+    shape = Shape(layers=4, features=16, outputs=2, paired=False, pooled=False)
+    for signal, low, high in ((0.0, 0.45, 0.62), (6.0, 0.9, 1.001)):
+        data, targets = states(shape, 400), torch.arange(400) % 2
+        data.layers[torch.arange(400), -1, 1, targets] += signal
+        half = torch.arange(200)
+        head = solved(shape, data.take(half), targets[half], "class")
+        said = head(data.take(half + 200)).softmax(1).detach()
+        assert low < said.max(1).values.mean() < high
+        right = (said.argmax(1) == targets[half]).double().mean()
+        assert abs(right - said.max(1).values.mean()) < 0.1
 
 
 def test_more_rows_than_it_takes_are_thinned_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
