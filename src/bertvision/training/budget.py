@@ -27,7 +27,7 @@ from bertvision.tasks.sampling import HELD_OUT_SHARE
 from bertvision.training import deadline, lead, marks, threads
 from bertvision.training.deadline import LATEST, RESERVE, Clock, piece
 from bertvision.training.loop import loop_of, steps_in_epoch
-from bertvision.training.planner import measure, work_of
+from bertvision.training.planner import measure, solving_rate, work_of
 from bertvision.training.reported import least_share
 from bertvision.types import HELD_OUT, TRAIN
 
@@ -180,11 +180,11 @@ def _stretch(wall: float, processor: float) -> float:
 def _measured(setting: Prepared, allowed: float, clock: Clock) -> Measured:
     recipe, rows = setting.recipe, len(setting.parts[TRAIN])
     rows += len(setting.parts[HELD_OUT]) if recipe.folds == "0" else 0  # with folds, they are trained on too
-    solving = Solving(0.0, 0.0) if setting.shape.span else solve_seconds(setting)
-    mark = mark_seconds(setting, solving)
+    solved = Solving(0.0, 0.0) if setting.shape.span else solve_seconds(setting)
+    mark = mark_seconds(setting, solved)
     # The lead needs the joint states of some examples, and is solved on them.
     joint, some = mark.get(JOINT, MarkSeconds.total(mark.values())), min(rows, lead.MOST)
-    start = 0.0 if recipe.lead == OWN else joint.states * some / rows + solving.of(some)
+    start = 0.0 if recipe.lead == OWN else joint.states * some / rows + solved.of(some)
     least = start + joint.asked + float(_worth(recipe)) * BACKWARD * joint.states
     tuned = recipe.freeze != "all" and least <= allowed - clock.elapsed()
     epoch = epoch_seconds(setting) if tuned else math.inf
@@ -359,7 +359,7 @@ def epoch_seconds(setting: Prepared) -> float:
 
 
 def solve_seconds(setting: Prepared) -> Solving:
-    """Of a head in closed form, from one eigendecomposition and some products of the sizes it works with."""
+    """Of heads without gradients, from an eigendecomposition and products of these sizes, and from a few rows."""
     width, rows = len(views_of(setting.shape.paired)) * setting.shape.features, 512
     states = torch.randn(rows, width, generator=torch.Generator().manual_seed(0))
     times = [time.perf_counter()]
@@ -370,10 +370,10 @@ def solve_seconds(setting: Prepared) -> Solving:
     states.double() @ axes
     times.append(time.perf_counter())
     first, base, second = np.diff(times)
-    return Solving(setting.shape.layers * base, setting.shape.layers * (first + second) / rows)
+    return Solving(setting.shape.layers * base, setting.shape.layers * (first + second) / rows + solving_rate(setting))
 
 
-def mark_seconds(setting: Prepared, solving: Solving) -> dict[str, MarkSeconds]:
+def mark_seconds(setting: Prepared, solved: Solving) -> dict[str, MarkSeconds]:
     """For each way to read pairs."""
     found = {}
     for way in marks.ways_of(setting) or [JOINT]:
@@ -384,7 +384,7 @@ def mark_seconds(setting: Prepared, solving: Solving) -> dict[str, MarkSeconds]:
         tokens = {split: len(part.together.tokens) for split, part in setting.encoded.items()}
         forward = work.flops() / rates.flops
         polish = work.epochs * work.windows / rates.heads if heads else 0.0
-        polish += solving.of(work.windows) if work.solving else 0.0
+        polish += solved.of(work.windows) if work.solving else 0.0
         each = forward / tokens[TRAIN]
         dev = sum(tokens[split] for split in setting.evaluated if split != HELD_OUT)
         found[way] = MarkSeconds(forward, polish, each * tokens[HELD_OUT], each * dev)

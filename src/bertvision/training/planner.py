@@ -15,12 +15,12 @@ import torch
 
 from bertvision.backbones.tokenise import JOINT, SEPARATE
 from bertvision.errors import UserError
-from bertvision.heads.base import Head, Shape
+from bertvision.heads.base import Head, Rows, Shape
 from bertvision.heads.variants import build
 from bertvision.options import Request
 from bertvision.prepare import Prepared, prepare
 from bertvision.progress import Progress
-from bertvision.states.hidden import views_of
+from bertvision.states.hidden import HiddenStates, views_of
 from bertvision.states.passes import MEMORY_SHARE
 from bertvision.states.sources import TOKEN_BYTES, Recompute
 from bertvision.stores.codec import bytes_per_row, codec
@@ -29,6 +29,7 @@ from bertvision.types import TRAIN
 
 MODES = ("memory", "recompute", "fp16", "int8")  # the more exact, and those that spare the disk, first
 SOLVING = 2  # passes that a head in closed form makes
+SOLVED = 128  # rows on which heads without gradients are timed
 TRIALS = 3  # batches that are measured, after one that is not
 PROBE_BYTES = 32 * 2**20
 CLOSE = 1.1
@@ -234,6 +235,25 @@ def measure(
         memory=psutil.virtual_memory().available,
         disk=0 if folder is None else psutil.disk_usage(str(folder)).free,
     )
+
+
+def solving_rate(setting: Prepared) -> float:
+    """Seconds per row in which heads without gradients are solved, from a few rows of invented states: regressions of
+    many classes take long."""
+    shape, some = setting.shape, setting.train_targets()[:SOLVED]
+    solved = build(setting.names, shape, setting.recipe.seed)
+    solved = {name: head for name, head in solved.items() if head.solved}
+    if not solved or shape.span:
+        return 0.0
+    views, draw = views_of(shape.paired), torch.Generator().manual_seed(0)
+    states = torch.randn(len(some), shape.layers, len(views), shape.features, generator=draw)
+    centres = torch.randn(shape.outputs, shape.features, generator=draw)
+    told = centres[some] if shape.outputs > 1 else some[:, None] * centres
+    rows = [Rows(HiddenStates(states + told[:, None, None].float() / 4, views), some)]
+    before = time.perf_counter()
+    for head in solved.values():
+        head.solve(lambda: rows, setting.dataset.kind)
+    return (time.perf_counter() - before) / len(some)
 
 
 def _synchronise() -> None:
