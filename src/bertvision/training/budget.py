@@ -31,7 +31,7 @@ from bertvision.training.planner import measure, solving_rate, work_of
 from bertvision.training.reported import least_share
 from bertvision.types import HELD_OUT, TRAIN
 
-JUDGING, EXIT, SAVED = 0.4, 0.4, 1e9  # seconds to score a mark and to end the process; bytes saved in a second
+JUDGING, EXIT, SAVED = 0.3, 0.3, 2e9  # seconds to score a mark and to end the process; bytes saved in a second
 MOST_STRETCHED = 4.0  # times as long as on an idle machine: what takes longer waits for a disk, or is a wrong measure
 MOST, LEAST = Fraction(3), Fraction(1, 20)  # epochs: more brings little, less is noise (docs/lab-notes)
 ENOUGH = Fraction(2)  # epochs: folds that leave fewer are given up for more of them

@@ -19,6 +19,7 @@ RESERVE = 0.04  # share of the budget kept back
 LATEST = 0.04  # share of the budget by which a run may be late, before it reports on fewer rows
 WINDOWS = (3.0, 15.0)  # seconds over which speed is averaged; the slower average counts, as speed may drop again
 FLOOR = 0.8  # of the pace: where one estimate was too high, the next may be too low
+SLOWEST = 4.0  # pace at which the end of a run is expected at most: it is short, and has less to compute
 SLACK = 1.3  # states and heads may take this many times their share, since later work can take less
 STRAINED = 0.5  # share of the elastic work below which folds are left out
 SHORT, SHORT_SLACK = 0.25, 3.0  # and this many times, as long as it is not more than this part of what is left
@@ -128,7 +129,8 @@ class Watch:
 
     def fits(self, seconds: float) -> bool:
         """Can this much be done before the run has to close?"""
-        return self.clock.elapsed() + seconds + self.pace * self.work.get(CLOSING, 0.0) <= self.latest
+        closing = min(self.pace, SLOWEST) * self.work.get(CLOSING, 0.0)
+        return self.clock.elapsed() + seconds + closing <= self.latest
 
 
 class Turn:
