@@ -74,8 +74,13 @@ def test_the_last_mark_ships_unless_an_earlier_one_is_likely_better() -> None:
     targets = np.arange(200) % 2
     judge = judge_of(targets)
     early, late = guesses(targets, 0.75, 0), guesses(targets, 0.75, 0)
-    late[:1] = 1 - late[:1]  # a single row's difference is noise
+    wrong = np.flatnonzero(early.argmax(1) != targets)
+    late[wrong[1:]] = 0.5 + 0.1 * (late[wrong[1:]] - 0.5)  # less sure where it is wrong
+    late[:1] = 1 - late[:1]  # but a row more is wrong, which is noise
+    assert judge.measure(late, "accuracy") < judge.measure(early, "accuracy")
     assert shipped([Predictions(early), Predictions(late)], judge, "accuracy") == 1
+    # Level by the metric and worse by the loss: nothing speaks for the later one.
+    assert shipped([Predictions(early), Predictions(guesses(targets, 0.75, 0, 0.95))], judge, "accuracy") == 0
     late[:40] = 1 - early[:40]
     assert shipped([Predictions(guesses(targets, 0.95)), Predictions(late)], judge, "accuracy") == 0
     assert shipped([Predictions(late)], judge, "accuracy") == 0

@@ -102,15 +102,18 @@ def above(one: Predictions, other: Predictions, judge: Judge, metric: str) -> fl
 
 
 def shipped(selected: list[Predictions], judge: Judge, metric: str) -> int:
-    """Which of the models selected at each mark ships: the last one, unless an earlier one is likely to be better.
+    """Which of the models selected at each mark ships: the last one, unless an earlier one is likely to score higher, or
+    is at least as good by the metric and better by the loss, which is less noisy.
 
     Spans go by the best score alone.
     """
+    values = [judge.measure(found.values, metric) for found in selected]
     if judge.kind == "span":
-        return int(np.argmax([judge.measure(found.values, metric) for found in selected]))
-    last = len(selected) - 1
+        return int(np.argmax(values))
+    losses, last = [judge.loss(found.values) for found in selected], len(selected) - 1
     for earlier in reversed(range(last)):
-        if above(selected[earlier], selected[last], judge, metric) >= LIKELY:
+        better = values[earlier] >= values[last] and losses[earlier] < losses[last]
+        if better or above(selected[earlier], selected[last], judge, metric) >= LIKELY:
             last = earlier
     return last
 
