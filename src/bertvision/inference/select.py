@@ -102,8 +102,8 @@ def above(one: Predictions, other: Predictions, judge: Judge, metric: str) -> fl
 
 
 def shipped(selected: list[Predictions], judge: Judge, metric: str) -> int:
-    """Which of the models selected at each mark ships: the last one, unless an earlier one is likely to score higher, or
-    is at least as good by the metric and better by the loss, which is less noisy.
+    """Which of the models selected at each mark ships: the last one, unless an earlier one is likely to score higher,
+    or is at least as good by the metric and better by the loss, which is less noisy.
 
     Spans go by the best score alone.
     """
