@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from sklearn.pipeline import make_pipeline, make_union
 import bertvision
 from bertvision.errors import UserError
 from bertvision.inference.evaluate import evaluate_on_store
+from bertvision.options import Request
+from bertvision.prepare import prepare
 from bertvision.progress import Progress
 from bertvision.records import GREEDY, WORDS
 from bertvision.runs.directory import Run
-from bertvision.types import HELD_OUT, Examples
+from bertvision.types import HELD_OUT, TRAIN, Examples
 from bertvision.words import model as words_model
 from bertvision.words.features import Features
 from bertvision.words.linear import ALPHAS, TOLERANCE, _left_out
@@ -301,3 +304,16 @@ def test_a_store_has_words_where_its_texts_are_at_hand(
     assert "without the model `words`: the files with the texts are not at hand" in capsys.readouterr().err
     assert WORDS not in without.results.last.models
     assert bertvision.train(tmp_path / "store", heads="closed-form", words=False, out=tmp_path / "off", quiet=True)
+
+
+def test_where_a_budget_lowers_the_limit_words_still_read_all_rows_but_those_held_out(table: Path) -> None:
+    asked = Request(train=str(table), backbone="tiny", heads="closed-form", folds="0", budget=1)
+    whole = prepare(asked, Progress(quiet=True))
+    fewer = prepare(replace(whole.recipe, limit=40), Progress(quiet=True))
+    words = replace(fewer, request=asked).with_words().words
+    held_out = len(fewer.parts[HELD_OUT])
+    assert words is not None
+    assert words.rows == len(whole.parts[TRAIN]) + len(whole.parts[HELD_OUT]) - held_out > 40
+    as_asked = fewer.with_words().words  # a limit that the user gave is kept
+    assert as_asked is not None
+    assert as_asked.rows == len(fewer.parts[TRAIN])

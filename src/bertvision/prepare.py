@@ -88,8 +88,18 @@ class Prepared(Setting):
         """With a linear model on the words of the training examples, if it is asked for and not there yet."""
         if self.shape.span or not self.recipe.words or self.words is not None:
             return self
-        words = fit_words(self.parts[TRAIN], self.dataset.kind, self.dataset.outputs, self.recipe.seed)
+        words = fit_words(self._read_by_words(), self.dataset.kind, self.dataset.outputs, self.recipe.seed)
         return replace(self, words=words)
+
+    def _read_by_words(self) -> Examples:
+        """The training examples. If a budget has no time to let the encoder read them all, the others too."""
+        asked = self.request.limit
+        if self.recipe.limit == asked or self.recipe.folds != "0":
+            return self.parts[TRAIN]
+        train = self.dataset.train
+        train = train if asked is None else train.take(sample(train, asked, "limit"))
+        held_out = set(self.parts[HELD_OUT].digests())
+        return train.take([row for row, digest in enumerate(train.digests()) if digest not in held_out])
 
     @cached_property
     def words_outputs(self) -> dict[str, np.ndarray]:
