@@ -93,8 +93,9 @@ def introduction(rows: list[Row], of: Cells, left_out: int) -> list[str]:
     lines = [
         HEADER,
         "",
-        f"{len({name for name, _ in of})} public tables, with 100, 1,000 and all rows (up to 10,000) to train on:"
-        f" {len(of)} cases. Everybody gets the same rows and the same encoder ({backbones}). Ours holds some of the"
+        f"{len({name for name, _ in of})} public tables, {len(of)} cases (a table and a number of training rows) so"
+        " far; the plan has 14 tables with 100, 1,000 and up to 10,000 rows."
+        f" Everybody gets the same rows and the same encoder ({backbones}). Ours holds some of the"
         " rows out to choose on; the others train on all of them. Scores are on test files, which no contestant sees:"
         " accuracy for classes, Pearson's correlation for scores.",
         "",

@@ -14,7 +14,7 @@ from bertvision.records import ENCODER, GREEDY, MAJORITY, MATCHED, MAX, MEAN, WO
 
 MOST_ROUNDS = 20  # of greedy selection
 FEWEST = 5  # held-out examples of each of two classes: from fewer no threshold can be tuned
-# Shares of resamples in which a model must score above the safer one to replace it (docs/lab-notes).
+# Shares of resamples in which a model must score above the safer one to replace it: judgement, no trial chose them.
 LIKELY, SURELY = 0.9, 0.975
 
 

@@ -1,7 +1,6 @@
 """The model `words`: fitted on examples, kept as JSON and safetensors, asked for classes or scores."""
 
 import json
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,9 +18,6 @@ LONGEST, SHORTEST = 20_000, 250  # characters of a text: longer ones are cut, to
 CHOOSING = 1000  # rows that choose the strength
 FEW = 400  # rows: with fewer, classes are fitted by ridge regression
 CHUNK = 2048  # examples answered at a time
-# To predict the seconds of a fit: rows that are timed, seconds of a small fit, and seconds of solving per class and row
-# in those of reading a row.
-TIMED, BASE, SOLVING = 200, 0.5, 0.03
 TABLE, TENSORS = "words.json", "words.safetensors"
 
 
@@ -114,16 +110,6 @@ def fit_words(examples: Examples, kind: str, outputs: int, seed: int = 0) -> Wor
         linear = class_model(rows, numbers, weights, some, folds(examples.take(some), FOLDS), seed)
     once = int(np.sum(np.bincount(numbers) == 1))
     return Words(kind, outputs, classes, len(examples), once, features, linear)
-
-
-def words_seconds(examples: Examples, outputs: int) -> float:
-    """How long `fit_words` takes here, from the time to read a few examples: solving takes a multiple of that."""
-    read, limit = _bounded(examples, outputs)
-    few = read.take(sample(read, TIMED, "seconds"))
-    started = time.perf_counter()
-    Features.fit(few, limit)
-    each = (time.perf_counter() - started) / len(few)
-    return BASE + each * (len(read) + SOLVING * outputs * (len(read) + 10 * min(len(read), CHOOSING)))
 
 
 def _bounded(examples: Examples, outputs: int) -> tuple[Examples, int]:
