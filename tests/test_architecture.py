@@ -18,13 +18,14 @@ words: __init__ features linear model
 backbones: __init__ encoder tokenise digest packaged tiny
 stores: __init__ codec place format writer reader convert
 states: __init__ hidden batches passes sources
-heads: dropout base __init__ blocks pooling adapter across_layers ridge closed_form embedding variants description
+heads: dropout base __init__ blocks pooling adapter across_layers ridge prototypes closed_form
+heads: embedding variants description
 records formats
 runs: __init__ predictions directory checkpoints card
 prepare
 inference: __init__ answer select official evaluate model shards extract
-training: __init__ stacking head_trainer lead deadline threads loop planner reported polish marks cross_fit budget
-training: provenance stored fit
+training: __init__ stacking head_trainer lead deadline threads loop planner reported polish shared
+training: marks cross_fit measuring budget provenance stored fit
 league
 analysis: __init__ evidence errors answers calibration curves probe layers depth transfer conduct
 cutting

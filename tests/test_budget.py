@@ -17,8 +17,9 @@ from bertvision.options import ALL_MARKS, Request
 from bertvision.prepare import prepare
 from bertvision.progress import Progress
 from bertvision.recipe import Recipe
-from bertvision.training import budget
-from bertvision.training.budget import MarkSeconds, Measured, within_time
+from bertvision.training import budget, measuring
+from bertvision.training.budget import within_time
+from bertvision.training.measuring import MarkSeconds, Measured
 
 ASKED = Recipe(budget=10.0, lead="closed-form", polish_until="3/10")
 WITHOUT_LEAD = Recipe(budget=10.0, lead="own")
@@ -86,14 +87,27 @@ def test_where_dev_takes_most_of_the_time_a_part_of_it_is_reported_on() -> None:
 
 
 def test_folds_take_their_time() -> None:
-    """Five folds train on four fifths each: five times as much as one fit."""
+    """Five folds train on four fifths each: five times as much as one fit. At mark 0 all read the same states."""
     measured = Measured(10, {"joint": MarkSeconds(5, 3, 1, 1)}, 1000)
     once, five = (within_time(replace(ASKED, folds=folds), 100, measured) for folds in ("0", "5"))
-    assert (once.marks, five.marks) == ("0,3", f"0,{Fraction(112, 100)}")  # (100 - 5 * 8 - 2 - 2) / 50
+    assert (once.marks, five.marks) == ("0,3", f"0,{Fraction(154, 100)}")  # (100 - 5 - 5 * 3 - 1 - 2) / 50
+
+
+def test_a_budget_uses_as_many_folds_as_leave_time_for_enough_epochs() -> None:
+    measured = Measured(10, {"joint": MarkSeconds(5, 3, 5, 1)}, 1000)
+    found = {}
+    for rest in (200, 100, 70, 55, 40):
+        _, _, chosen = budget._folded(replace(ASKED, folds="5"), measured, rest, 1.0)
+        found[rest] = chosen.folds
+        assert Fraction(chosen.epochs) >= (budget.ENOUGH if chosen.folds != "0" else 1)
+    assert found == {200: "5", 100: "3/5", 70: "2/5", 55: "1/5", 40: "0"}
+    _, _, chosen = budget._folded(replace(ASKED, folds="5"), replace(measured, rows=150), 40, 1.0)
+    assert chosen.folds == "5"  # a tenth of 150 rows is too little to choose on
+    assert Fraction(1, 2) <= Fraction(chosen.epochs) < budget.ENOUGH
 
 
 def test_few_examples_are_seen_more_often() -> None:
-    assert [budget.most_epochs(steps) for steps in (1, 13, 40, 60, 100, 5000)] == [10, 10, 8, 5, 3, 3]
+    assert [measuring.most_epochs(steps) for steps in (1, 13, 40, 60, 100, 5000)] == [10, 10, 8, 5, 3, 3]
 
 
 def test_a_run_keeps_its_budget_and_says_what_it_decided(table: Path, tmp_path: Path) -> None:
@@ -109,8 +123,8 @@ def test_a_run_keeps_its_budget_and_says_what_it_decided(table: Path, tmp_path: 
 
 def test_a_short_budget_takes_fewer_examples(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if reading were slow: half of the time goes to answers, so some of the examples fit."""
-    monkeypatch.setattr(budget, "mark_seconds", lambda *given: {"joint": MarkSeconds(30.0, 30.0, 1.0, 5.0)})
-    monkeypatch.setattr(budget, "epoch_seconds", lambda setting: pytest.fail("tried, though it cannot fit"))
+    monkeypatch.setattr(measuring, "mark_seconds", lambda *given: {"joint": MarkSeconds(30.0, 30.0, 1.0, 5.0)})
+    monkeypatch.setattr(measuring, "epoch_seconds", lambda setting: pytest.fail("tried, though it cannot fit"))
     run = tiny_fit(table, tmp_path / "run", budget=0.5, polish=None)
     recipe, data = run.record.recipe, run.record.data
     assert (recipe.epochs, recipe.marks) == ("0", "0")
@@ -121,7 +135,7 @@ def test_a_short_budget_takes_fewer_examples(table: Path, tmp_path: Path, monkey
 def test_a_budget_that_is_too_short_says_how_much_is_needed(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget, "mark_seconds", lambda *given: {"joint": MarkSeconds(30.0, 30.0, 1.0, 600.0)})
+    monkeypatch.setattr(measuring, "mark_seconds", lambda *given: {"joint": MarkSeconds(30.0, 30.0, 1.0, 600.0)})
     with pytest.raises(UserError, match=r"--budget 0\.5: even with few examples .* about 10\.\d minutes"):
         tiny_fit(table, tmp_path / "run", budget=0.5)
     assert not list(tmp_path.glob("run*"))
@@ -132,7 +146,7 @@ def test_where_two_ways_to_read_pairs_take_too_long_the_better_one_is_found(
 ) -> None:
     """As if reading all pairs took 22 seconds in either way, of 29 there are; or answers alone 32 in both."""
     costs = MarkSeconds(10.0, 10.0, 1.0, 1.0)
-    monkeypatch.setattr(budget, "mark_seconds", lambda *given: dict.fromkeys(("joint", "separate"), costs))
+    monkeypatch.setattr(measuring, "mark_seconds", lambda *given: dict.fromkeys(("joint", "separate"), costs))
     said = {"joint": 0.3, "separate": 0.9}
 
     def solve(head: ClosedForm, setting: object, way: str, most: int, title: str) -> None:

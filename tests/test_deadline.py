@@ -26,11 +26,11 @@ from bertvision.reports.parts import Code
 from bertvision.runs.directory import Run
 from bertvision.states.passes import collect
 from bertvision.states.sources import Memory
-from bertvision.training import budget, threads
-from bertvision.training.budget import MarkSeconds
+from bertvision.training import budget, measuring, threads
 from bertvision.training.deadline import ANSWERS, CLOSING, HEADS, STARTUP, STATES, TUNE, Clock, Watch, piece
 from bertvision.training.fit import fit
 from bertvision.training.loop import Loop, loop_of
+from bertvision.training.measuring import MarkSeconds
 from bertvision.training.polish import Lesson, polish
 from bertvision.types import HELD_OUT, TRAIN
 
@@ -72,8 +72,8 @@ class Machine(Progress):
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured is what a machine of the usual speed takes for the table of 120 rows, batches of 8."""
-    monkeypatch.setattr(budget, "epoch_seconds", lambda setting: 13 * SECONDS["fine-tune"])
-    monkeypatch.setattr(budget, "mark_seconds", lambda *given: {"joint": MarkSeconds(4.9, 3.2, 1.1, 1.2)})
+    monkeypatch.setattr(measuring, "epoch_seconds", lambda setting: 13 * SECONDS["fine-tune"])
+    monkeypatch.setattr(measuring, "mark_seconds", lambda *given: {"joint": MarkSeconds(4.9, 3.2, 1.1, 1.2)})
 
 
 def request(table: Path, out: Path, **options: object) -> Request:
@@ -216,7 +216,7 @@ def test_a_faster_machine_trains_longer_but_not_for_ever(table: Path, tmp_path: 
     epochs = [Fraction(ended(table, tmp_path / f"{i}", one).results.last.mark) for i, one in enumerate((usual, fast))]
     assert epochs[1] > 1.6 * epochs[0]
     very = Machine(lambda now: 0.01)
-    assert ended(table, tmp_path / "very", very).results.last.mark == str(budget.HIGHEST)
+    assert ended(table, tmp_path / "very", very).results.last.mark == str(measuring.HIGHEST)
     assert very.now < 3
 
 
@@ -234,7 +234,7 @@ def test_a_second_way_to_read_pairs_is_left_out_if_there_is_no_time_for_it(
     pair_table: Path, tmp_path: Path, planned: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     costs = dict.fromkeys(("joint", "separate"), MarkSeconds(4.0, 2.4, 1.0, 1.0))
-    monkeypatch.setattr(budget, "mark_seconds", lambda *given: costs)
+    monkeypatch.setattr(measuring, "mark_seconds", lambda *given: costs)
     machine = Machine(lambda now: 20.0 if now > 6.4 else 1.0)
     run = ended(pair_table, tmp_path / "run", machine, text="one", text_pair="two")
     assert machine.now < LATE
@@ -263,7 +263,7 @@ def test_the_marks_of_a_run_report_on_the_same_sample_if_time_runs_out(
     table: Path, tmp_path: Path, planned: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the last models answer, the machine almost stops. What reads the run later finds the same rows."""
-    monkeypatch.setattr(budget, "mark_seconds", lambda *given: {"joint": MarkSeconds(4.9, 3.2, 1.1, 15.0)})
+    monkeypatch.setattr(measuring, "mark_seconds", lambda *given: {"joint": MarkSeconds(4.9, 3.2, 1.1, 15.0)})
     write_csv(tmp_path / "dev.csv", ("text", "label"), sentences(150, seed=1))
     machine = Machine(lambda now: 3.0 if now > 42 else 1.0)
     run = ended(table, tmp_path / "run", machine, dev=str(tmp_path / "dev.csv"))
@@ -287,7 +287,7 @@ def test_the_marks_of_a_run_report_on_the_same_sample_if_time_runs_out(
 
 
 def test_folds_share_the_time(table: Path, tmp_path: Path, planned: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "mark_seconds", lambda *given: {"joint": MarkSeconds(5.4, 3.2, 10.8, 1.2)})
+    monkeypatch.setattr(measuring, "mark_seconds", lambda *given: {"joint": MarkSeconds(5.4, 3.2, 10.8, 1.2)})
     for when in (99, 20):
         machine = Machine(lambda now, when=when: 3.0 if now > when else 1.0)
         run = ended(table, tmp_path / f"run-{when}", machine, folds="2")

@@ -1,9 +1,9 @@
-"""Heads solved in closed form, without a learning rate: a ridge regression on each layer, and a mix of them.
+"""Heads solved in closed form, without a learning rate: a ridge regression on each layer, of classes also how close a
+text is to the mean of each class, and a mix of them.
 
-Solving takes two passes over the states. After the first, each layer's ridge regression is solved. The second computes
-exact leave-one-out predictions, which are cheap for ridge regression. They show how good each layer is alone
-(`profile`), and a small stacking model learns from them how to weight the layers. The result is one linear layer over
-every view of every layer.
+Solving takes two passes over the states. After the first, each layer's regression is solved. The second computes exact
+leave-one-out predictions, which are cheap for both. They show how good each layer is alone (`profile`), and a small
+stacking model learns from them how to weight the layers. The result is one linear layer over every view of every layer.
 """
 
 from collections.abc import Iterator
@@ -17,13 +17,15 @@ from bertvision.heads import register
 from bertvision.heads.adapter import adapter_64
 from bertvision.heads.base import UNSEEN, Batches, Body, Head, Shape
 from bertvision.heads.blocks import Beside
+from bertvision.heads.prototypes import Prototypes
 from bertvision.heads.ridge import Ridge, joined
 from bertvision.states.hidden import DERIVED_VIEWS, SINGLE_VIEWS, HiddenStates
 
 GATHERED = 512  # least number of examples to sum at a time: a few take as long as many
-# Penalties of the stack of classes: on weights of a class, and on layer weights that all classes share. Chosen on ten
+# Penalties of the stack of classes: on weights of a class, and on model weights that all classes share. Chosen on ten
 # data sets with 100 to 4,000 rows (docs/lab-notes).
 OWN, SHARED = 2.0, 0.1
+UNTAUGHT = 10.0  # the weight of all models together, if there is nothing to learn it from
 
 
 class AllLayers(Body):
@@ -56,22 +58,25 @@ class ClosedForm(Head):
 
     @torch.no_grad()
     def solve(self, batches: Batches, kind: str) -> None:
-        ridges = [Ridge(len(self.views) * self.width // self.count) for _ in range(self.count)]
+        width, classes = len(self.views) * self.width // self.count, self.output.out_features
+        ridges = [Ridge(width) for _ in range(self.count)]
+        closeness = [Prototypes(width, classes) for _ in range(self.count)] if kind == "class" else []
+        models: list[tuple[int, Ridge | Prototypes]] = [*enumerate(ridges), *enumerate(closeness)]
         for states, wanted, weights in self._rows(batches, kind):
-            for layer, ridge in enumerate(ridges):
-                ridge.add(states[:, layer], wanted, weights)
+            for layer, model in models:
+                model.add(states[:, layer], wanted, weights)
         if not ridges[0].count:
             return  # without examples it keeps its initial weights
-        for ridge in ridges:
-            ridge.solve()
+        for _, model in models:
+            model.solve()
         found = []
         for states, wanted, weights in self._rows(batches, kind):
-            layers = [ridge.left_out(states[:, layer], wanted, weights) for layer, ridge in enumerate(ridges)]
-            found.append((torch.stack(layers, 1), wanted, weights))
-        left_out, targets, weights = joined(found)  # (N, L, C), (N, C), (N,)
-        self.profile.copy_(_profile(left_out, targets))
-        stack = _stack_classes if kind == "class" else _stack_scores
-        self._write(ridges, *stack(left_out, targets, weights / weights.mean()))
+            said = [model.left_out(states[:, layer], wanted, weights) for layer, model in models]
+            found.append((torch.stack(said, 1), wanted, weights))
+        left_out, targets, weights = joined(found)  # (N, M, C), (N, C), (N,)
+        self.profile.copy_(_profile(left_out[:, : self.count], targets))
+        stack = stack_classes if kind == "class" else _stack_scores
+        self._write([model for _, model in models], *stack(left_out, targets, weights / weights.mean()))
 
     def _rows(self, batches: Batches, kind: str) -> Iterator[tuple[Tensor, ...]]:
         """States (N, L, V * D), targets (N, C), with classes as zeros and ones, and weights (N,)."""
@@ -101,14 +106,16 @@ class ClosedForm(Head):
     def _by_view(self) -> Tensor:
         return self.output.weight.view(self.output.out_features, len(self.views), -1)
 
-    def _write(self, ridges: list[Ridge], mix: Tensor, bias: Tensor) -> None:
-        """Write the stack (outputs, L, C) of ridge regressions as one linear layer over (V, width); the rest is 0."""
-        weights = torch.stack([ridge.weights for ridge in ridges])  # (L, V * D, C)
-        offsets = torch.stack([ridge.offset for ridge in ridges])  # (L, C)
-        joined = torch.einsum("olc,lfc->olf", mix, weights).unflatten(2, (len(self.views), -1))  # (outputs, L, V, D)
+    def _write(self, models: list[Ridge | Prototypes], mix: Tensor, bias: Tensor) -> None:
+        """Write the stack (outputs, M, C) of one or two models of each layer as one linear layer over (V, width); the
+        rest is 0."""
+        weights = torch.stack([model.weights for model in models])  # (M, V * D, C)
+        offsets = torch.stack([model.offset for model in models])  # (M, C)
+        by_model = torch.einsum("omc,mfc->omf", mix, weights).unflatten(1, (-1, self.count))
+        by_layer = by_model.sum(1).unflatten(2, (len(self.views), -1))  # (outputs, L, V, D)
         self.output.weight.zero_()
-        self._by_view[..., : self.width] = joined.transpose(1, 2).flatten(2).to(self._by_view)
-        self.output.bias.copy_(torch.einsum("olc,lc->o", mix, offsets) + bias)
+        self._by_view[..., : self.width] = by_layer.transpose(1, 2).flatten(2).to(self._by_view)
+        self.output.bias.copy_(torch.einsum("omc,mc->o", mix, offsets) + bias)
 
 
 def _profile(left_out: Tensor, targets: Tensor) -> Tensor:
@@ -128,15 +135,19 @@ def _stack_scores(left_out: Tensor, targets: Tensor, weights: Tensor) -> tuple[T
     return found[None, :, None], (target - mean @ found)[None]
 
 
-def _stack_classes(left_out: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """A logistic regression on the layers' predictions: it weights the layers and gives probabilities.
+def stack_classes(left_out: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """A logistic regression on the models' predictions (N, M, C): it weights the models and gives probabilities.
 
-    Few rows teach it layer weights that all classes share, many rows also weights of each class.
+    Few rows teach it model weights that all classes share, many rows also weights of each class.
     """
     layers, classes = left_out.shape[1:]
     mix, bias = left_out.new_zeros(classes, layers, classes), left_out.new_full((classes,), UNSEEN)
     seen = targets.sum(0).nonzero()[:, 0]  # with few examples, classes may be missing
-    inputs, wanted, eye = left_out[..., seen].flatten(1), targets[:, seen].argmax(1), torch.eye(len(seen)).double()
+    eye = torch.eye(len(seen)).double()
+    if len(seen) == len(targets):  # one row of each class: left out, none says anything about the others
+        mix[seen[:, None], :, seen], bias[seen] = (UNTAUGHT / layers * eye)[..., None].expand(-1, -1, layers), 0.0
+        return mix, bias
+    inputs, wanted = left_out[..., seen].flatten(1), targets[:, seen].argmax(1)
     shared, own, offset = (
         torch.zeros(size, dtype=torch.float64, requires_grad=True)
         for size in ((layers,), (len(seen), layers, len(seen)), (len(seen),))

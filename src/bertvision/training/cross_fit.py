@@ -19,9 +19,11 @@ from bertvision.inference.answer import Outputs
 from bertvision.options import folds_of
 from bertvision.prepare import Prepared
 from bertvision.tasks.sampling import folds
-from bertvision.training import lead, marks
+from bertvision.training import lead, marks, shared
 from bertvision.training.deadline import STATES, TUNE, Watch, piece
 from bertvision.training.loop import Loop, loop_of
+from bertvision.training.reported import windows_of
+from bertvision.training.shared import Shared
 from bertvision.types import HELD_OUT, TRAIN
 
 FILE = "said.safetensors"
@@ -57,7 +59,16 @@ class LeftOut:
         return cls([found[number] for number in sorted(found)])
 
 
-def cross_fit(setting: Prepared, accelerator: Accelerator, folder: Path, watch: Watch) -> tuple[LeftOut, Prepared]:
+@dataclass(frozen=True)
+class CrossFitted:
+    """What comes of it: the answers, the setting they belong to, and the states that all fits at mark 0 read."""
+
+    left_out: LeftOut
+    setting: Prepared
+    read: Shared | None
+
+
+def cross_fit(setting: Prepared, accelerator: Accelerator, folder: Path, watch: Watch) -> CrossFitted:
     """Train on all folds but one, for each fold in turn. The encoder is as before when this ends. If time becomes
     short, the last folds are left out: the setting then has fewer held-out rows."""
     used, count = folds_of(setting.recipe.folds)
@@ -65,34 +76,53 @@ def cross_fit(setting: Prepared, accelerator: Accelerator, folder: Path, watch: 
     places = np.flatnonzero(fold < used)  # the rows of HELD_OUT
     initial = {name: value.clone() for name, value in setting.encoder.model.state_dict().items()}
     found: list[dict[str, Outputs]] = [{} for _ in setting.recipe.fractions()]
+    read = _read(setting, watch.of_fold(0))
     for number in range(used):
         part, rows = _without(setting, fold == number), np.flatnonzero(fold[places] == number)
         setting.progress.say(f"fold {number + 1} of {used}: {len(part.parts[TRAIN])} train, {len(rows)} left out")
-        by_mark = [*_answers(part, accelerator, folder, watch.of_fold(number), number > 0)]
+        own = _split(setting, fold == number, read)
+        by_mark = [*_answers(part, own, accelerator, folder, watch.of_fold(number), number > 0)]
         setting.encoder.model.load_state_dict(initial)
         if len(by_mark) < len(found):
             setting.progress.say(f"budget: in the time, {number} of {used} folds")
             found = [_of(ways, fold[places] < number) for ways in found]
-            return LeftOut(found), _with_folds(setting, fold < number, f"{number}/{count}")
+            return CrossFitted(LeftOut(found), using(setting, number), read)
         for here_by_way, made in zip(found, by_mark, strict=True):
             for way, said in made.said.items():
                 here = here_by_way.setdefault(way, {})
                 for name, values in said.outputs[HELD_OUT].items():
                     here.setdefault(name, np.empty((len(places), values.shape[1])))[rows] = values
-    return LeftOut(found), setting
+    return CrossFitted(LeftOut(found), setting, read)
+
+
+def _read(setting: Prepared, watch: Watch) -> Shared | None:
+    """The states of mark 0, where folds have them in common."""
+    ways = list(dict.fromkeys([JOINT, *marks.ways_of(setting)]))
+    if not shared.fits(setting):
+        return None
+    return shared.read(setting, ways, watch.turn(*(piece(STATES, Fraction(0), way) for way in ways)))
+
+
+def _split(setting: Prepared, left_out: np.ndarray, read: Shared | None) -> dict[str, Shared]:
+    """What the parts of one fold have of them."""
+    if read is None:
+        return {}
+    rows = {TRAIN: np.flatnonzero(~left_out), HELD_OUT: np.flatnonzero(left_out)}
+    return {name: read.of(windows_of(setting.encoded[TRAIN], some)) for name, some in rows.items()}
 
 
 def _of(ways: dict[str, Outputs], rows: np.ndarray) -> dict[str, Outputs]:
     return {way: {name: values[rows] for name, values in outputs.items()} for way, outputs in ways.items()}
 
 
-def _with_folds(setting: Prepared, held_out: np.ndarray, folds: str) -> Prepared:
-    """The setting in which only these of the training rows are held-out rows."""
-    rows = np.flatnonzero(held_out)
+def using(setting: Prepared, used: int) -> Prepared:
+    """The setting in which only the rows of the first folds are held-out rows."""
+    count = folds_of(setting.recipe.folds)[1]
+    rows = np.flatnonzero(folds(setting.parts[TRAIN], count) < used)
     encoded = setting.encoded | {HELD_OUT: setting.encoded[TRAIN].take(rows)}
     return replace(
         setting,
-        recipe=replace(setting.recipe, folds=folds),
+        recipe=replace(setting.recipe, folds=f"{used}/{count}"),
         parts=setting.parts | {HELD_OUT: setting.parts[TRAIN].take(rows)},
         encoded=encoded,
         windows={name: one.together for name, one in encoded.items()},
@@ -113,9 +143,10 @@ def _without(setting: Prepared, left_out: np.ndarray) -> Prepared:
 
 
 def _answers(
-    setting: Prepared, accelerator: Accelerator, folder: Path, watch: Watch, optional: bool
+    setting: Prepared, read: dict[str, Shared], accelerator: Accelerator, folder: Path, watch: Watch, optional: bool
 ) -> Iterator[marks.Answers]:
-    """Train as a run does, and answer the held-out rows at every mark. An `optional` fold ends if time is short."""
+    """Train as a run does, and answer the held-out rows at every mark. An `optional` fold ends if time is short.
+    `read`: the states of its parts at mark 0, if they were read."""
     recipe = setting.recipe
     loop = loop_of(setting, build(setting.names, setting.shape, recipe.seed, accelerator.device), accelerator)
     total = loop.step_of(Fraction(recipe.epochs))
@@ -124,7 +155,7 @@ def _answers(
         if optional and watch.strained(watch.prefix + begin):
             return
         _advance(loop, setting, mark, total, watch)
-        made = marks.answers_at(setting, loop.ridden, str(mark), folder, [HELD_OUT], watch)
+        made = marks.answers_at(setting, loop.ridden, str(mark), folder, [HELD_OUT], watch, {} if mark else read)
         loop.start_from(made.solved)
         yield made
 

@@ -34,7 +34,8 @@ from bertvision.training.cross_fit import LeftOut, cross_fit
 from bertvision.training.deadline import TUNE, Clock, Turn, Watch, piece
 from bertvision.training.loop import loop_of
 from bertvision.training.reported import narrowed, restated, sampled
-from bertvision.types import HELD_OUT, Dataset
+from bertvision.training.shared import Shared
+from bertvision.types import HELD_OUT, TRAIN, Dataset
 
 SAVE_EVERY = 120.0  # seconds between saved states: what a crash loses at most
 
@@ -112,6 +113,7 @@ class Fitting:
         self.setting, self.accelerator, self.path = setting, accelerator, path
         self.marks: list[MarkRecord] = []
         self.left_out: LeftOut | None = None  # with --folds: what models said about rows they were left out of
+        self.read: Shared | None = None  # and the states that folds have read, as long as they hold
         heads = build(setting.names, setting.shape, setting.recipe.seed, accelerator.device)
         self.loop = loop_of(setting, heads, accelerator)
         self.total = self.loop.step_of(self._last())
@@ -159,7 +161,7 @@ class Fitting:
         if self.left_out is None:
             with self._guarded(interrupts, "while cross-fitting"):
                 found = cross_fit(self.setting, self.accelerator, self.run.path / "states", self.watch)
-            self.left_out, self.setting = found
+            self.left_out, self.setting, self.read = found.left_out, found.setting, found.read
             if self.record.plan:
                 self.record.plan = replace(self.record.plan, spent=self.clock.elapsed())
                 self._settle()
@@ -252,7 +254,9 @@ class Fitting:
     def _evaluate(self, mark: str) -> None:
         setting, ridden = self.setting, self.loop.ridden
         splits = [split for split in setting.evaluated if split != HELD_OUT or self.left_out is None]
-        made = marks.answers_at(setting, ridden, mark, self.run.path / "states", splits, self.watch)
+        read = {TRAIN: self.read} if self.read is not None and not self.loop.step else {}
+        made = marks.answers_at(setting, ridden, mark, self.run.path / "states", splits, self.watch, read)
+        self.read = None  # from here on the encoder changes
         if made.dev_limit is not None:
             setting = self._report_on(made, made.dev_limit)
         if self.left_out is not None:

@@ -1,6 +1,8 @@
 """What happens at a mark: heads are polished, every model answers, ensembles are built, all are scored and recorded."""
 
 import time
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -16,9 +18,11 @@ from bertvision.kinds import Predictions, goodness
 from bertvision.prepare import Prepared, Setting
 from bertvision.records import MAJORITY, WORDS, Ensemble, MarkRecord, ModelName
 from bertvision.states.passes import clean_pass
+from bertvision.states.sources import Memory
 from bertvision.training.deadline import ANSWERS, DEV, HEADS, STATES, Watch, piece
-from bertvision.training.polish import Lesson, polish, supplied
+from bertvision.training.polish import Lesson, Supply, polish, supplied
 from bertvision.training.reported import Batches
+from bertvision.training.shared import Shared
 from bertvision.types import HELD_OUT, TRAIN
 
 
@@ -61,11 +65,20 @@ class Verdict:
     predictions: dict[str, dict[str, Predictions]]  # split -> model
 
 
+NOTHING: Mapping[str, Shared] = {}
+
+
 def answers_at(
-    setting: Prepared, ridden: dict[str, Head], mark: str, folder: Path, splits: list[str], watch: Watch
+    setting: Prepared,
+    ridden: dict[str, Head],
+    mark: str,
+    folder: Path,
+    splits: list[str],
+    watch: Watch,
+    read: Mapping[str, Shared] = NOTHING,
 ) -> Answers:
     """Let encoder, heads that were trained along and newly polished heads answer the splits, as far as there is time.
-    A temporary store of states is in `folder`."""
+    A temporary store of states is in `folder`. `read`: states of splits that were read before."""
     made, ways = Answers(), ways_of(setting, Fraction(mark))
     for way in dict.fromkeys([JOINT, *ways]):
         if way in ways[1:] and not watch.of_a_fold and watch.turn(piece(STATES, Fraction(mark), way)).over() >= 1:
@@ -73,8 +86,8 @@ def answers_at(
             break
         heads = dict(ridden) if way == JOINT else {}
         if way in ways:
-            heads |= _polished(setting, way, mark, made, folder, watch)
-        _answer(setting, way, heads, mark, made, splits, watch)
+            heads |= _polished(setting, way, mark, made, folder, watch, read.get(TRAIN))
+        _answer(setting, way, heads, mark, made, splits, watch, read)
     started = time.perf_counter()
     for split in splits if setting.words is not None else ():
         made.said[JOINT].outputs[split][WORDS] = setting.words_outputs[split]
@@ -167,13 +180,19 @@ def ways_of(setting: Prepared, mark: Fraction = Fraction(0)) -> list[str]:
     return [JOINT, SEPARATE] if setting.recipe.pairs == "auto" else [setting.recipe.pairs]
 
 
-def _polished(setting: Prepared, way: str, mark: str, made: Answers, folder: Path, watch: Watch) -> dict[str, Head]:
+def _polished(
+    setting: Prepared, way: str, mark: str, made: Answers, folder: Path, watch: Watch, read: Shared | None
+) -> dict[str, Head]:
     """Heads trained on the states of the encoder as it is at this mark."""
     recipe, encoder = setting.recipe, setting.encoder
     heads = build(setting.names, setting.shape, recipe.seed, encoder.device)
     targets, ranks, weights = setting.train_targets(), setting.train_ranks(), setting.train_weights()
     started = time.perf_counter()
-    with supplied(setting, way, heads, mark, folder, watch.turn(piece(STATES, Fraction(mark), way))) as supply:
+    with (
+        supplied(setting, way, heads, mark, folder, watch.turn(piece(STATES, Fraction(mark), way)))
+        if read is None
+        else nullcontext(Supply("memory", Memory(read.states[way], recipe.seed)))
+    ) as supply:
         made.seconds[f"collect_{way}_train"] = time.perf_counter() - started
         made.modes[way], started = supply.mode, time.perf_counter()
         if supply.rows is not None:
@@ -190,7 +209,14 @@ def _polished(setting: Prepared, way: str, mark: str, made: Answers, folder: Pat
 
 
 def _answer(
-    setting: Prepared, way: str, heads: dict[str, Head], mark: str, made: Answers, splits: list[str], watch: Watch
+    setting: Prepared,
+    way: str,
+    heads: dict[str, Head],
+    mark: str,
+    made: Answers,
+    splits: list[str],
+    watch: Watch,
+    read: Mapping[str, Shared],
 ) -> None:
     """Add the answers of the encoder (joint) and of `heads`. If time runs out, those on dev end early."""
     target, found = Target(setting.dataset.kind, setting.scale, setting.shape), Said(heads)
@@ -199,8 +225,12 @@ def _answer(
     with setting.progress.bar(f"mark {mark}: answers ({way})", windows) as bar:
         for split in splits:
             started, encoded = time.perf_counter(), setting.encoded[split]
-            batches = Batches(setting, split, way, turn, len(encoded) / windows) if watch.limited else None
-            steps = clean_pass(setting.encoder, encoded, setting.reads, way=way, batches=batches)
+            limited = watch.limited and split not in read
+            batches = Batches(setting, split, way, turn, len(encoded) / windows) if limited else None
+            if split in read:
+                steps = read[split].steps(way)
+            else:
+                steps = clean_pass(setting.encoder, encoded, setting.reads, way=way, batches=batches)
             found.outputs[split] = answer(steps, encoded.together, heads, target, bar.tick)
             made.seconds[f"answer_{way}_{split}"] = time.perf_counter() - started
             if batches is not None and batches.size < len(setting.parts[split]):
