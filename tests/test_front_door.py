@@ -121,6 +121,16 @@ def test_dev_data_is_a_frame_a_pair_or_a_file(table: Path, tmp_path: Path) -> No
     assert mixed.record.recipe.in_memory
 
 
+def test_weights_are_a_sequence_or_a_column(tmp_path: Path) -> None:
+    weights = [i % 4 / 2 for i in range(120)]
+    column = {"text": TEXTS, "label": LABELS, "heavy": weights}
+    named = tiny_fit(column, tmp_path / "column", weight="heavy", **QUICK)
+    given = tiny_fit(TEXTS, tmp_path / "given", LABELS, weight=np.array(weights), **QUICK)
+    assert given.results.last.scores == named.results.last.scores
+    unweighted = tiny_fit(TEXTS, tmp_path / "none", LABELS, **QUICK)
+    assert unweighted.results.last.scores != named.results.last.scores
+
+
 def test_data_that_cannot_be_used_is_explained_and_nothing_is_written(tmp_path: Path) -> None:
     bad: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         ((TEXTS,), {}, r"texts with labels \(fit\(texts, labels\)\); got list without labels"),
@@ -139,6 +149,9 @@ def test_data_that_cannot_be_used_is_explained_and_nothing_is_written(tmp_path: 
         (("demo",), {"dev": Frame(text=TEXTS, label=LABELS)}, "dev: task 'demo' needs a file to report on; got Frame"),
         ((TEXTS, LABELS), {"epoch": 1}, "no option called 'epoch'. Did you mean 'epochs'"),
         ((TEXTS, LABELS), {"mode": "disk"}, "--mode must be one of auto, memory, stored, recompute; got 'disk'"),
+        ((TEXTS, LABELS), {"weight": [1.0] * 119}, "different lengths: .* 'weights given' has 119"),
+        ((TEXTS, LABELS), {"weight": np.full(120, -1.0)}, "A weight must be a number, 0 or more"),
+        (("demo",), {"weight": [1.0]}, "weight: for a file or a task, name the column"),
         (("reviws.csv",), {}, "There is no file 'reviws.csv'"),
         (("stsb",), {}, "no task called 'stsb'. Did you mean 'sts-b'"),
     ]

@@ -48,7 +48,7 @@ class Options(TypedDict, total=False):
     text_pair: str | None
     label: str | None
     kind: str | None
-    weight: str | None
+    weight: Any
     strict: bool
     limit: int | None
     dev_limit: int | None
@@ -118,7 +118,7 @@ def fit(
         resume: Continue the unfinished run at `out`.
         quiet: Print no progress.
         **options: Every option of `bertvision fit`, with underscores; `dev` may also be a data frame, or (texts,
-            labels).
+            labels), and `weight` the weights themselves, one for each row.
 
     Returns:
         The finished run: `run.results` has the scores, `run.model()` answers new texts.
@@ -132,12 +132,15 @@ def fit(
         >>> run.model().predict("What a film!")["label"]
         'pos'
     """
-    from bertvision.tasks.memory import dataset_in_memory
+    from bertvision.tasks.memory import WEIGHTS, dataset_in_memory
     from bertvision.training.fit import fit as run_fit
 
     given: dict[str, Any] = dict(options)
     task_or_data = given.pop("task", task_or_data)  # another name for it
     chosen = named(task_or_data) if isinstance(task_or_data, (str, Path)) and labels is None else None
+    weights = None if isinstance(given.get("weight"), (str, NoneType)) else given.pop("weight")
+    if chosen is not None and weights is not None:
+        raise UserError("weight: for a file or a task, name the column; a sequence goes with data in memory.")
     if chosen is not None and not isinstance(given.get("dev"), (str, Path, NoneType)):  # a file, but dev data in memory
         if "train" not in chosen:
             raise UserError(f"dev: task '{task_or_data}' needs a file to report on; got {type(given['dev']).__name__}.")
@@ -146,8 +149,8 @@ def fit(
         request, dataset = Request.of(**given | chosen), None
     else:
         dev = given.pop("dev", None)
-        request = Request.of(task="table", **given)
-        dataset = dataset_in_memory(task_or_data, labels, dev, request)
+        request = Request.of(task="table", **given | ({} if weights is None else {"weight": WEIGHTS}))
+        dataset = dataset_in_memory(task_or_data, labels, dev, request, weights)
     return run_fit(request, resume=resume, progress=Progress(quiet), dataset=dataset)
 
 

@@ -11,10 +11,12 @@ from bertvision.tasks.table import dataset_of
 from bertvision.types import Dataset
 
 GIVEN = "the data given"  # what error messages call it
+WEIGHTS = "weights given"  # the column of weights that are given beside the data
 
 
-def dataset_in_memory(data: Any, labels: Any, dev: Any, request: Request) -> Dataset:
-    """`data` with `labels`, or a table that has a label column; `dev` is a table, (data, labels) or a file."""
+def dataset_in_memory(data: Any, labels: Any, dev: Any, request: Request, weights: Any = None) -> Dataset:
+    """`data` with `labels`, or a table that has a label column; `dev` is a table, (data, labels) or a file. `weights`:
+    one for each row, if they are not a column."""
     given: tuple[object, Columns] | None = None
     if dev is not None:
         if isinstance(dev, (str, Path)):
@@ -22,10 +24,10 @@ def dataset_in_memory(data: Any, labels: Any, dev: Any, request: Request) -> Dat
         else:
             pair = dev if isinstance(dev, tuple) and len(dev) == 2 else (dev, None)
             given = ("the dev data given", columns_of(*pair))
-    return dataset_of(GIVEN, columns_of(data, labels), request, given)
+    return dataset_of(GIVEN, columns_of(data, labels, weights), request, given)
 
 
-def columns_of(data: Any, labels: Any = None) -> Columns:
+def columns_of(data: Any, labels: Any = None, weights: Any = None) -> Columns:
     """Columns by name. Sequences of texts become `text` (pairs also `text_pair`), their labels `label`."""
     if labels is None:
         columns = _table(data)
@@ -39,6 +41,8 @@ def columns_of(data: Any, labels: Any = None) -> Columns:
                 raise UserError("Each example must be a text, or a pair of texts.")
             columns = {"text": [text for text, _ in texts], "text_pair": [other for _, other in texts]}
         columns["label"] = given
+    if weights is not None:
+        columns[WEIGHTS] = _listed(weights)
     sizes = {name: len(values) for name, values in columns.items()}
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"'{name}' has {size}" for name, size in sizes.items())
