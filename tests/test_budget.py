@@ -106,6 +106,13 @@ def test_a_budget_uses_as_many_folds_as_leave_time_for_enough_epochs() -> None:
     assert Fraction(1, 2) <= Fraction(chosen.epochs) < budget.ENOUGH
 
 
+def test_folds_without_heads_at_mark_0_share_nothing() -> None:
+    """Where dev alone takes too long and nothing is polished, fewer examples do not help, but nothing breaks."""
+    measured = Measured(10, {"joint": MarkSeconds(5, 3, 5, 100)}, 1000, shared=False)
+    chosen = within_time(replace(ASKED, folds="5", polish=0), 50, measured)
+    assert (chosen.marks, chosen.limit is not None) == ("0", True)
+
+
 def test_few_examples_are_seen_more_often() -> None:
     assert [measuring.most_epochs(steps) for steps in (1, 13, 40, 60, 100, 5000)] == [10, 10, 8, 5, 3, 3]
 

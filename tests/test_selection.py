@@ -144,6 +144,31 @@ def test_some_folds_judge_some_rows_but_all_are_trained_on(tmp_path: Path) -> No
     assert 15 <= sizes[HELD_OUT] <= 21
 
 
+def test_a_mark_so_early_that_folds_have_no_step_before_it_has_one_in_all_fits(tmp_path: Path) -> None:
+    """A tenth of an epoch is 0.5 steps of 36 rows, and less than that of a fold."""
+    texts, labels = zip(*sentences(40), strict=True)
+    run = tiny_fit(list(texts), tmp_path / "run", list(labels), folds="5", heads="closed-form", epochs="1/10")
+    assert "closed-form" in run.results.last.models
+
+
+@pytest.mark.parametrize("mode", ["memory", "recompute"])
+def test_folds_say_the_same_whether_they_share_their_states_or_not(mode: str, pair_table: Path, tmp_path: Path) -> None:
+    options = {"text": "one", "text_pair": "two", "heads": "closed-form", "folds": "3", "epochs": "0"}
+    run = tiny_fit(pair_table, tmp_path / "run", mode=mode, **options)
+    other = tiny_fit(pair_table, tmp_path / "other", mode="auto", **options)
+    for name, values in run.predictions("0")[HELD_OUT].outputs.items():
+        assert other.predictions("0")[HELD_OUT].outputs[name] == pytest.approx(values, abs=1e-5), name
+
+
+def test_folds_of_too_few_rows_or_of_questions_are_refused(tmp_path: Path) -> None:
+    texts, labels = zip(*sentences(12), strict=True)
+    with pytest.raises(UserError, match="--folds 20: 10 rows cannot be split into 20 folds"):
+        tiny_fit(list(texts), tmp_path / "run", list(labels), folds="20")
+    with pytest.raises(UserError, match="--folds is not for answer spans"):
+        tiny_fit("squad2-invented", tmp_path / "run", folds="2")
+    assert not list(tmp_path.iterdir())
+
+
 def test_few_rows_are_cross_fitted_by_default_and_many_are_not(table: Path) -> None:
     few = prepare(Request(train=str(table), backbone="tiny"), Progress(quiet=True))
     assert few.recipe.folds == "5"
@@ -154,8 +179,8 @@ def test_few_rows_are_cross_fitted_by_default_and_many_are_not(table: Path) -> N
 
 def test_an_interrupted_run_keeps_what_its_folds_found(table: Path, tmp_path: Path) -> None:
     """Killed after cross-fitting, it goes on with the same numbers, and does not cross-fit again."""
-    arguments = ["fit", str(table), "--backbone", "tiny", "--heads", "closed-form", "--folds", "2"]
-    whole = tiny_fit(table, tmp_path / "whole", heads="closed-form", folds="2", polish=None)
+    arguments = ["fit", str(table), "--backbone", "tiny", "--heads", "closed-form", "--folds", "2", "--dropout"]
+    whole = tiny_fit(table, tmp_path / "whole", heads="closed-form", folds="2", dropout=True, polish=None)
     code = f"""
 import os, signal, sys
 from bertvision import cli

@@ -25,7 +25,9 @@ GATHERED = 512  # least number of examples to sum at a time: a few take as long 
 # Penalties of the stack of classes: on weights of a class, and on model weights that all classes share. Chosen on ten
 # data sets with 100 to 4,000 rows (docs/lab-notes).
 OWN, SHARED = 2.0, 0.1
-UNTAUGHT = 10.0  # the weight of all models together, if there is nothing to learn it from
+# If fewer of the rows have another one of their class, there is nothing to learn weights from: no model knows a class
+# whose only row is left out. All models together then weigh this.
+KNOWN, UNTAUGHT = 1 / 3, 10.0
 
 
 class AllLayers(Body):
@@ -140,17 +142,17 @@ def stack_classes(left_out: Tensor, targets: Tensor, weights: Tensor) -> tuple[T
 
     Few rows teach it model weights that all classes share, many rows also weights of each class.
     """
-    layers, classes = left_out.shape[1:]
-    mix, bias = left_out.new_zeros(classes, layers, classes), left_out.new_full((classes,), UNSEEN)
+    models, classes = left_out.shape[1:]
+    mix, bias = left_out.new_zeros(classes, models, classes), left_out.new_full((classes,), UNSEEN)
     seen = targets.sum(0).nonzero()[:, 0]  # with few examples, classes may be missing
     eye = torch.eye(len(seen)).double()
-    if len(seen) == len(targets):  # one row of each class: left out, none says anything about the others
-        mix[seen[:, None], :, seen], bias[seen] = (UNTAUGHT / layers * eye)[..., None].expand(-1, -1, layers), 0.0
+    if (targets @ targets.sum(0) > 1).double().mean() < KNOWN:
+        mix[seen[:, None], :, seen], bias[seen] = (UNTAUGHT / models * eye)[..., None].expand(-1, -1, models), 0.0
         return mix, bias
     inputs, wanted = left_out[..., seen].flatten(1), targets[:, seen].argmax(1)
     shared, own, offset = (
         torch.zeros(size, dtype=torch.float64, requires_grad=True)
-        for size in ((layers,), (len(seen), layers, len(seen)), (len(seen),))
+        for size in ((models,), (len(seen), models, len(seen)), (len(seen),))
     )
     near = 1e-5 * float(weights.sum())
     solver = torch.optim.LBFGS([shared, own, offset], max_iter=300, tolerance_grad=near, line_search_fn="strong_wolfe")

@@ -136,7 +136,7 @@ def within_time(recipe: Recipe, rest: float, measured: Measured) -> Recipe:
         return _epochs(left - _closing(recipe, found, every), every)
 
     for look in (True, False) if led and whole <= LOOK * rest else (False,):
-        share = epochs(rest - (whole if look else every.start))
+        share = epochs(rest - (whole if look else 0.0) - (every.start if not (look and measured.led) else 0.0))
         if recipe.freeze != "all" and share >= worth(recipe):
             return replace(recipe, epochs=str(share), marks=f"0,{share}" if look else str(share))
     if whole <= rest:
@@ -148,7 +148,7 @@ def within_time(recipe: Recipe, rest: float, measured: Measured) -> Recipe:
 def _first(recipe: Recipe, measured: Measured) -> Measured:
     """All fits at mark 0."""
     used, count = folds_of(recipe.folds)
-    return measured.at_first(1.0, 1 + used - used / count) if count else measured
+    return measured.at_first(1.0, 1 + used - used / count, used / count) if count else measured
 
 
 def pieces(recipe: Recipe, measured: Measured, closing: float) -> dict[str, float]:
@@ -157,9 +157,9 @@ def pieces(recipe: Recipe, measured: Measured, closing: float) -> dict[str, floa
     work: dict[str, float] = {}
     for number in range(used):
         share = 1 - 1 / count
-        part, first = measured.times(share, 1 / count, 0.0), measured.at_first(float(number == 0), share, 0.0)
+        part, first = measured.times(share, 1 / count, 0.0), measured.at_first(number == 0, share, 1 / count, 0.0)
         work |= {deadline.fold(number) + name: seconds for name, seconds in _pieces(recipe, part, first).items()}
-    final = measured.times(held_out=0.0), measured.at_first(0.0, 1.0)
+    final = measured.times(held_out=0.0), measured.at_first(0.0, 1.0, 0.0)
     last = _pieces(recipe, *(final if used else (measured, measured)))
     del last[piece(deadline.RECORD, recipe.fractions()[-1])]  # which is a part of closing
     return work | last | {deadline.CLOSING: closing}
@@ -170,7 +170,8 @@ def _pieces(recipe: Recipe, later: Measured, first: Measured) -> dict[str, float
     for mark in recipe.fractions():
         measured = later if mark else first
         if mark:
-            work |= {piece(deadline.LEAD, mark): measured.start} if not work and recipe.lead != OWN else {}
+            again = recipe.lead != OWN and not (work and measured.led)
+            work |= {piece(deadline.LEAD, mark): measured.start} if again else {}
             work[piece(deadline.TUNE, mark)] = float(mark) * measured.epoch
         polished = [*measured.mark] if recipe.polishes(mark) else []
         for way in dict.fromkeys([JOINT, *polished]):

@@ -4,6 +4,7 @@ A tenth of a few hundred rows is too few to choose on. With folds, every row is 
 and the models that ship are trained on all rows.
 """
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -76,6 +77,7 @@ def cross_fit(setting: Prepared, accelerator: Accelerator, folder: Path, watch: 
     places = np.flatnonzero(fold < used)  # the rows of HELD_OUT
     initial = {name: value.clone() for name, value in setting.encoder.model.state_dict().items()}
     found: list[dict[str, Outputs]] = [{} for _ in setting.recipe.fractions()]
+    shutil.rmtree(folder, ignore_errors=True)  # states of one fold, from before an interruption
     read = _read(setting, watch.of_fold(0))
     for number in range(used):
         part, rows = _without(setting, fold == number), np.flatnonzero(fold[places] == number)
@@ -151,7 +153,7 @@ def _answers(
     loop = loop_of(setting, build(setting.names, setting.shape, recipe.seed, accelerator.device), accelerator)
     total = loop.step_of(Fraction(recipe.epochs))
     for mark in recipe.fractions():
-        begin = piece(TUNE, mark) if mark else piece(STATES, mark, JOINT)
+        begin = piece(TUNE, mark) if mark else piece(STATES, mark, (marks.ways_of(setting) or [JOINT])[0])
         if optional and watch.strained(watch.prefix + begin):
             return
         _advance(loop, setting, mark, total, watch)

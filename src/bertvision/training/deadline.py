@@ -98,6 +98,13 @@ class Watch:
         view.prefix = fold(number)
         return view
 
+    def read_again(self) -> None:
+        """States that the first fold reads for all are read once more, since it ended too early or in another
+        process."""
+        first = fold(0)
+        for name in [name for name in self.work if name.startswith(first + FIRST) and _is(name, STATES)]:
+            self.work[name.removeprefix(first)] = self.work[name]
+
     @property
     def of_a_fold(self) -> bool:
         return self.prefix != ""

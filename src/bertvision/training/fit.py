@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from accelerate import Accelerator
 
 from bertvision.errors import Interrupted, UserError, disk_errors
@@ -166,6 +167,10 @@ class Fitting:
                 self.record.plan = replace(self.record.plan, spent=self.clock.elapsed())
                 self._settle()
             self.left_out.save(self.run.path / "folds")
+        if self.read is None:
+            self.watch.read_again()
+        if not self.loop.step:
+            torch.manual_seed(self.setting.recipe.seed)  # which folds have used: what follows is as if there were none
 
     def _settle(self) -> None:
         """Keep in run.json what the clock has decided."""

@@ -68,8 +68,8 @@ class Loop:
         return steps_in_epoch(len(self.windows), self.recipe)
 
     def step_of(self, mark: Fraction) -> int:
-        """The optimiser step at which a mark lies, rounded to the nearest."""
-        return math.floor(mark * self.steps_per_epoch + Fraction(1, 2))
+        """The optimiser step at which a mark lies, rounded to the nearest; only mark 0 is before the first step."""
+        return max(math.floor(mark * self.steps_per_epoch + Fraction(1, 2)), int(mark > 0))
 
     def mark_of(self, step: int) -> Fraction:
         """The mark at a step: in hundredths of an epoch, or in smaller parts if these are more than a step."""

@@ -20,7 +20,7 @@ from bertvision.recipe import Recipe
 from bertvision.states.batches import bucketed, padded
 from bertvision.states.hidden import views_of
 from bertvision.tasks.sampling import HELD_OUT_SHARE
-from bertvision.training import lead, marks
+from bertvision.training import lead, marks, shared
 from bertvision.training.deadline import Clock
 from bertvision.training.loop import loop_of, steps_in_epoch
 from bertvision.training.planner import measure, solving_rate, work_of
@@ -76,6 +76,8 @@ class Measured:
     start: float = 0.0  # to initialise the lead, which mark 0 includes
     most: Fraction = MOST  # epochs
     dev_share: float = 1.0  # the least of the dev rows that a run may report on
+    shared: bool = True  # do all folds read the same states at mark 0?
+    led: bool = True  # is the lead initialised from the heads of mark 0?
 
     @property
     def ways(self) -> MarkSeconds:
@@ -90,8 +92,10 @@ class Measured:
         used, count = folds_of(folds)
         return self.times(1 + used - used / count, used / count) if count else self
 
-    def at_first(self, reading: float, trained: float, dev: float = 1.0) -> "Measured":
-        """Fits at mark 0 with folds: all read the same states, held-out rows among them."""
+    def at_first(self, reading: float, trained: float, held_out: float, dev: float = 1.0) -> "Measured":
+        """Fits at mark 0 with folds: if they share states, these are read once, held-out rows among them."""
+        if not self.shared:
+            return self.times(trained, held_out, dev)
         mark = {
             way: MarkSeconds(reading * one.states, trained * one.heads, 0.0, dev * one.dev)
             for way, one in self.mark.items()
@@ -132,8 +136,23 @@ def measured(setting: Prepared, allowed: float, clock: Clock) -> Measured:
     tuned = recipe.freeze != "all" and least <= allowed - clock.elapsed()
     epoch = epoch_seconds(setting) if tuned else math.inf
     return Measured(
-        epoch, mark, rows, start, most_epochs(steps_in_epoch(len(setting.windows[TRAIN]), recipe)), least_share(setting)
+        epoch,
+        mark,
+        rows,
+        start,
+        most_epochs(steps_in_epoch(len(setting.windows[TRAIN]), recipe)),
+        least_share(setting),
+        shared.fits(setting),
+        _led(setting),
     )
+
+
+def _led(setting: Prepared) -> bool:
+    """Is the lead among the heads that are solved at mark 0?"""
+    name = setting.recipe.lead
+    if name not in setting.names or JOINT not in marks.ways_of(setting):
+        return False
+    return not build([name], setting.shape, 0)[name].trained
 
 
 def epoch_seconds(setting: Prepared) -> float:
