@@ -173,7 +173,7 @@ def test_the_page_is_made_from_a_results_file_alone_with_losses_first(
     lost = "- subj, 100 rows: 0.750, TF-IDF + scikit-learn 0.800: -0.050 [-0.050, -0.050]"
     assert text.count(lost) == 2  # below TF-IDF, and behind the best
     assert "`--budget 3`, late: scicite, 100 rows (199 s)." in text
-    assert "`--budget 3`, failed or not run: subj, 100 rows." in text
+    assert "`--budget 3`, no result (failed, or not run yet): subj, 100 rows." in text
     assert text.index("Where ours loses") < text.index("Average rank") < text.index("All scores")
     assert "| 1 min | all | 1 | 0 | 1 | 0 |" in text
     assert "| 3 min | all | 1 | 0 | 0 | 1 |" in text

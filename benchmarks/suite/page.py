@@ -28,6 +28,7 @@ from benchmarks.suite.standings import (
     Cells,
     Duel,
     below_floor,
+    budgets,
     cells,
     duels,
     entry,
@@ -95,8 +96,9 @@ def introduction(rows: list[Row], of: Cells, left_out: int) -> list[str]:
         "",
         f"{len({name for name, _ in of})} public tables, {len(of)} cases (a table and a number of training rows) so"
         " far; the plan has 14 tables with 100, 1,000 and up to 10,000 rows."
-        f" Everybody gets the same rows and the same encoder ({backbones}). Ours holds some of the"
-        " rows out to choose on; the others train on all of them. Scores are on test files, which no contestant sees:"
+        f" All get the same rows and the same encoder ({backbones}). Ours (`fit --budget`) sets some of the"
+        " rows aside to choose on, or cross-fits (fewer than 1,000 rows); the others train on all of them."
+        " Scores are on test files, on which nothing is trained or chosen:"
         " accuracy for classes, Pearson's correlation for scores.",
         "",
         f"- Our version: {methods} (the tree of `src/bertvision`), commits {commits or '-'}."
@@ -119,7 +121,7 @@ def seeds_of(seeds: Counter[int]) -> str:
 
 def losses(of: Cells) -> list[str]:
     lines = []
-    for minutes in BUDGETS:
+    for minutes in budgets(of):
         floor = below_floor(of, minutes)
         found = duels(of, minutes)
         for title, some in (
@@ -134,7 +136,8 @@ def losses(of: Cells) -> list[str]:
         # A run that failed leaves no row: it must not look like a case that was never asked.
         missing = [case(cell) for cell, points in of.items() if not mine(points, minutes)]
         if missing:
-            lines.append(f"- `--budget {minutes}`, failed or not run: {', '.join(missing)}.")
+            lines.append(f"- `--budget {minutes}`, no result (failed, or not run yet): {', '.join(missing)}.")
+    lines += [f"- `--budget {minutes}` has not been run." for minutes in BUDGETS if minutes not in budgets(of)]
     return lines
 
 
@@ -149,7 +152,7 @@ def words(duel: Duel) -> str:
 
 def count_table(of: Cells) -> list[str]:
     lines = []
-    for minutes in BUDGETS:
+    for minutes in budgets(of):
         found = duels(of, minutes)
         sizes = sorted({duel.cell[1] for duel in found})
         for title, some in [
@@ -164,10 +167,10 @@ def count_table(of: Cells) -> list[str]:
 
 
 def duel_table(of: Cells) -> list[str]:
-    known = {(duel.cell, minutes): duel for minutes in BUDGETS for duel in duels(of, minutes)}
+    known = {(duel.cell, minutes): duel for minutes in budgets(of) for duel in duels(of, minutes)}
     lines = []
     for cell in of:
-        both = [known.get((cell, minutes)) for minutes in BUDGETS]
+        both = [known.get((cell, minutes)) for minutes in budgets(of)]
         if any(both):
             cells = [f"{words(duel)}, {duel.verdict}" if duel else "not run" for duel in both]
             lines.append((min(duel.gain[0] for duel in both if duel), [case(cell), *cells]))
@@ -175,7 +178,7 @@ def duel_table(of: Cells) -> list[str]:
         "The largest losses come first.",
         "",
         *table(
-            ["", *(f"within {minutes} min" for minutes in BUDGETS)],
+            ["", *(f"within {minutes} min" for minutes in budgets(of))],
             [line for _, line in sorted(lines, key=lambda pair: pair[0])],
         ),
     ]
@@ -183,12 +186,12 @@ def duel_table(of: Cells) -> list[str]:
 
 def rank_table(of: Cells) -> list[str]:
     ranks = {}
-    for minutes in BUDGETS:
+    for minutes in budgets(of):
         ran = {case(cell): found for cell, found in of.items() if mine(found, minutes)}
         ranks[minutes] = average_ranks(ran, entry, minutes, needed=OURS)
     known = {group for found in ranks.values() for group in found}
     last = (float("inf"), 0)
-    groups = sorted(known, key=lambda group: ([ranks[minutes].get(group, last)[0] for minutes in BUDGETS], group))
+    groups = sorted(known, key=lambda group: ([found.get(group, last)[0] for found in ranks.values()], group))
     lines = [
         [group, *(f"{found[group][0]:.2f} ({found[group][1]})" if group in found else "-" for found in ranks.values())]
         for group in groups
@@ -198,7 +201,7 @@ def rank_table(of: Cells) -> list[str]:
         " brackets. Contestants that are not ready in time share the last places. Ranks count every difference,"
         " however small.",
         "",
-        *table(["contestant", *(f"within {minutes} min" for minutes in BUDGETS)], lines),
+        *table(["contestant", *(f"within {minutes} min" for minutes in budgets(of))], lines),
     ]
 
 
@@ -206,7 +209,8 @@ def score_table(of: Cells) -> list[str]:
     """A line per case, a column per contestant; of several outcomes the one that trained longest."""
     columns = [(name, title) for name in contestants for title in contestants[name].variants if name != "trainer"]
     columns.insert(-1, ("trainer", "3"))
-    lines = []
+    ran = {(point.contestant, point.variant) for found in of.values() for point in found}
+    columns, lines = [column for column in columns if column in ran], []
     for cell, found in of.items():
         line = [case(cell)]
         for column in columns:
@@ -221,7 +225,7 @@ def score_table(of: Cells) -> list[str]:
 def own_table(of: Cells) -> list[str]:
     lines = []
     for cell, found in of.items():
-        for minutes in BUDGETS:
+        for minutes in budgets(of):
             point = mine(found, minutes)
             if point is not None:
                 lines.append([case(cell), str(minutes), *own_cells(point), point.rows[0]["note"]])

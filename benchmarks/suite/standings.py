@@ -40,6 +40,11 @@ def mine(of: list[Point], minutes: int) -> Point | None:
     return next((point for point in of if point.ours and point.variant == f"budget-{minutes}"), None)
 
 
+def budgets(of: Cells) -> list[int]:
+    """Minutes with which ours was run at all."""
+    return [minutes for minutes in BUDGETS if any(mine(found, minutes) for found in of.values())]
+
+
 def entry(of: list[Point], minutes: int, group: str) -> Point | None:
     """What a group has to show in this time. Of several outcomes the best on test, which favours the others."""
     own = mine(of, minutes)
