@@ -99,6 +99,11 @@ class Head(nn.Module):
             assert self.body is not None
             read = run(self.body, states.tokens(self.normalised), states.mask)  # (B, T, width)
             return confined(self.output(self.dropout(read)), states.places)
+        logits: Tensor = self.output(self.dropout(self.inputs(states)))
+        return logits
+
+    def inputs(self, states: HiddenStates) -> Tensor:
+        """What the output layer reads of a text or a pair, (B, width)."""
         parts = []
         if self.body is not None:
             layers = states.read(self.views, self.normalised)  # (B, L, V, D)
@@ -109,8 +114,7 @@ class Head(nn.Module):
         if self.cosines:
             # The cosines of one encoder are all close to 1: centre and stretch them, so that small steps count.
             parts.append((states.cosines() - 0.7) * 5)
-        logits: Tensor = self.output(self.dropout(torch.cat(parts, 1)))
-        return logits
+        return torch.cat(parts, 1)
 
 
 def parameters(head: nn.Module) -> int:

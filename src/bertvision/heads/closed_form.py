@@ -77,7 +77,7 @@ class ClosedForm(Head):
             found.append((torch.stack(said, 1), wanted, weights))
         left_out, targets, weights = joined(found)  # (N, M, C), (N, C), (N,)
         self.profile.copy_(_profile(left_out[:, : self.count], targets))
-        stack = stack_classes if kind == "class" else _stack_scores
+        stack = stack_classes if kind == "class" else stack_scores
         self._write([model for _, model in models], *stack(left_out, targets, weights / weights.mean()))
 
     def _rows(self, batches: Batches, kind: str) -> Iterator[tuple[Tensor, ...]]:
@@ -128,7 +128,7 @@ def _profile(left_out: Tensor, targets: Tensor) -> Tensor:
     return torch.corrcoef(both.T)[0, 1:].nan_to_num()
 
 
-def _stack_scores(left_out: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def stack_scores(left_out: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Non-negative layer weights, so that two layers that agree do not cancel out."""
     total, root = weights.sum(), weights.sqrt()
     mean, target = weights @ left_out[..., 0] / total, weights @ targets[:, 0] / total

@@ -1,8 +1,8 @@
 """The embedding head: a linear model on sentence embeddings, as sentence encoders are mostly used.
 
 The embedding is the mean over the tokens of the last layer, of length 1. Scores are predicted by ridge regression,
-classes also by how close a text is to the mean of each class. A logistic regression whose strength cross-validation
-chooses takes up to a minute with 77 classes.
+classes also by how close a text is to the mean of each class. Of pairs, the cosine of the two texts is read as well. A
+logistic regression whose strength cross-validation chooses takes up to a minute with 77 classes.
 """
 
 import torch
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from bertvision.heads import register
 from bertvision.heads.base import Batches, Body, Head, Shape
-from bertvision.heads.closed_form import stack_classes
+from bertvision.heads.closed_form import stack_classes, stack_scores
 from bertvision.heads.prototypes import Prototypes
 from bertvision.heads.ridge import Ridge, joined
 
@@ -38,14 +38,15 @@ class UnitLength(Body):
 
 
 class Embedding(Head):
-    """One linear layer on sentence embeddings, solved."""
+    """One linear layer on sentence embeddings and, of pairs, on the cosine of the two texts in each layer, solved."""
 
     solved, trained = True, False
 
     def __init__(self, shape: Shape) -> None:
         paired = shape.paired and shape.views is None
         body = UnitLength(shape.features, paired)
-        super().__init__(shape, body, views=("first", "second") if paired else ("mean",))
+        super().__init__(shape, body, views=("first", "second") if paired else ("mean",), cosines=paired)
+        self.parts = [body.width * len(self.views), *([shape.layers] if paired else [])]  # columns of the inputs
 
     @torch.no_grad()
     def solve(self, batches: Batches, kind: str) -> None:
@@ -55,8 +56,9 @@ class Embedding(Head):
         inputs, targets, weights = found
         mean, scale = inputs.mean(0), inputs.std(0, correction=0)
         scale[scale <= 1e-6 * scale.max()] = torch.inf  # a constant feature says nothing
-        solve = _classes if kind == "class" else _scores
-        weight, bias = solve((inputs - mean) / scale, targets, weights / weights.mean(), self.output.out_features)
+        wanted = functional.one_hot(targets, self.output.out_features) if kind == "class" else targets[:, None]
+        inputs, wanted, weights = (inputs - mean) / scale, wanted.double(), weights / weights.mean()
+        weight, bias = _solved(list(inputs.split(self.parts, 1)), wanted, weights, kind)
         self.output.weight.copy_(weight / scale)
         self.output.bias.copy_(bias - weight @ (mean / scale))
 
@@ -68,9 +70,7 @@ class Embedding(Head):
         kept: list[tuple[Tensor, ...]] = []
         step = 1
         for states, targets, weights in batches():
-            states = states if self.layers is None else states.only(self.layers)
-            assert self.body is not None
-            inputs = self.body(states.read(self.views, self.normalised)).flatten(1)
+            inputs = self.inputs(states if self.layers is None else states.only(self.layers))
             weights = torch.ones(len(targets)) if weights is None else weights
             kept.append(tuple(part[::step].cpu() for part in (inputs, targets, weights)))
             while sum(len(part) for part, _, _ in kept) > MOST:
@@ -81,24 +81,24 @@ class Embedding(Head):
         return inputs.double(), targets, weights.double()
 
 
-def _scores(inputs: Tensor, targets: Tensor, weights: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
-    ridge = Ridge(inputs.shape[1])
-    ridge.add(inputs, targets[:, None], weights)
-    ridge.solve()
-    return ridge.weights.T, ridge.offset
-
-
-def _classes(inputs: Tensor, targets: Tensor, weights: Tensor, outputs: int) -> tuple[Tensor, Tensor]:
-    wanted = functional.one_hot(targets, outputs).double()
-    models = Ridge(inputs.shape[1]), Prototypes(inputs.shape[1], outputs)
-    for model in models:
-        model.add(inputs, wanted, weights)
+def _solved(parts: list[Tensor], wanted: Tensor, weights: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+    """Weights (C, F) and bias (C,) of a stack of models: a ridge regression on each part of the inputs, so that few
+    cosines do not drown in many features, and of classes the closeness to their means."""
+    models: list[tuple[int, Ridge | Prototypes]] = [(at, Ridge(part.shape[1])) for at, part in enumerate(parts)]
+    if kind == "class":
+        models.append((0, Prototypes(parts[0].shape[1], wanted.shape[1])))
+    for at, model in models:
+        model.add(parts[at], wanted, weights)
         model.solve()
-    left_out = torch.stack([model.left_out(inputs, wanted, weights) for model in models], 1)
-    mix, bias = stack_classes(left_out, wanted, weights)
-    weight = torch.stack([model.weights for model in models])  # (2, F, C)
-    offset = torch.stack([model.offset for model in models])
-    return torch.einsum("omc,mfc->of", mix, weight), torch.einsum("omc,mc->o", mix, offset) + bias
+    if len(models) == 1:
+        return models[0][1].weights.T, models[0][1].offset
+    left_out = torch.stack([model.left_out(parts[at], wanted, weights) for at, model in models], 1)
+    mix, bias = (stack_classes if kind == "class" else stack_scores)(left_out, wanted, weights)
+    weight = [wanted.new_zeros(wanted.shape[1], part.shape[1]) for part in parts]
+    for number, (at, model) in enumerate(models):
+        weight[at] += mix[:, number] @ model.weights.T
+        bias = bias + mix[:, number] @ model.offset
+    return torch.cat(weight, 1), bias
 
 
 register(
