@@ -106,6 +106,15 @@ def test_a_budget_uses_as_many_folds_as_leave_time_for_enough_epochs() -> None:
     assert Fraction(1, 2) <= Fraction(chosen.epochs) < budget.ENOUGH
 
 
+def test_words_are_fitted_again_in_every_fold_that_is_used() -> None:
+    measured = Measured(10, {"joint": MarkSeconds(5, 3, 5, 1)}, 150, words=10.0)
+    asked = replace(ASKED, folds="5")
+    few, none = (within_time(replace(ASKED, folds=folds), 100, measured) for folds in ("2/5", "0"))
+    assert Fraction(none.epochs) > Fraction(few.epochs) > Fraction(within_time(asked, 100, measured).epochs)
+    work = budget.pieces(replace(few, folds="2/5"), measured, 1.0)
+    assert [name for name in work if name.endswith("words")] == ["fold 1 words", "fold 2 words"]
+
+
 def test_folds_without_heads_at_mark_0_share_nothing() -> None:
     """Where dev alone takes too long and nothing is polished, fewer examples do not help, but nothing breaks."""
     measured = Measured(10, {"joint": MarkSeconds(5, 3, 5, 100)}, 1000, shared=False)

@@ -41,17 +41,17 @@ def check(budget: float, clock: Clock) -> None:
         )
 
 
-def within(setting: Prepared, clock: Clock, also: float = 0.0) -> tuple[Prepared, BudgetPlan]:
+def within(setting: Prepared, clock: Clock, words: float = 0.0) -> tuple[Prepared, BudgetPlan]:
     """The setting with the epochs, marks, folds, reading of pairs and number of examples that the budget allows, and
-    the plan of the work. `also`: seconds of further work after fine-tuning that takes as long in any case."""
+    the plan of the work. `words`: seconds that this model took, which every fold takes again."""
     recipe, budget, preparing = setting.recipe, setting.recipe.budget, clock.elapsed()
     assert budget is not None
     threads.settle()
     before = time.thread_time()
-    measured = measuring.measured(setting, 60 * budget * (1 - RESERVE), clock)
+    measured = replace(measuring.measured(setting, 60 * budget * (1 - RESERVE), clock), words=words)
     size = sum(p.numel() * p.element_size() for p in setting.encoder.parameters())
     ending = JUDGING + EXIT + 4 * size / SAVED  # a checkpoint, and a state with weights and two moments
-    closing = _stretch(clock.elapsed() - preparing, time.thread_time() - before) * ending + also
+    closing = _stretch(clock.elapsed() - preparing, time.thread_time() - before) * ending
 
     def rest() -> float:
         return 60 * budget * (1 - RESERVE) - closing - clock.elapsed()
@@ -129,6 +129,7 @@ def within_time(recipe: Recipe, rest: float, measured: Measured) -> Recipe:
     can be read.
     """
     every, first, led = measured.of_all(recipe.folds), _first(recipe, measured).ways, recipe.lead != OWN
+    rest -= folds_of(recipe.folds)[0] * measured.words
     whole = _whole(recipe, first)
 
     def epochs(left: float) -> Fraction:
@@ -157,6 +158,7 @@ def pieces(recipe: Recipe, measured: Measured, closing: float) -> dict[str, floa
     work: dict[str, float] = {}
     for number in range(used):
         share = 1 - 1 / count
+        work[deadline.fold(number) + deadline.WORDS] = measured.words
         part, first = measured.times(share, 1 / count, 0.0), measured.at_first(number == 0, share, 1 / count, 0.0)
         work |= {deadline.fold(number) + name: seconds for name, seconds in _pieces(recipe, part, first).items()}
     final = measured.times(held_out=0.0), measured.at_first(0.0, 1.0, 0.0)

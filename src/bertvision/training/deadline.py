@@ -25,6 +25,7 @@ STRAINED = 0.5  # share of the elastic work below which folds are left out
 SHORT, SHORT_SLACK = 0.25, 3.0  # and this many times, as long as it is not more than this part of what is left
 FIRST, LAST = "first", "last"  # marks
 STATES, HEADS, ANSWERS, DEV, LEAD, TUNE, RECORD, CLOSING = "states heads answers dev lead tune record closing".split()
+WORDS = "words"
 
 
 def piece(what: str, mark: Fraction, way: str = "") -> str:

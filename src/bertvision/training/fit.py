@@ -19,7 +19,7 @@ from bertvision.heads.variants import build
 from bertvision.inference.select import shipped
 from bertvision.interrupts import Interrupts
 from bertvision.kinds import Predictions
-from bertvision.options import Request, differences, folds_of
+from bertvision.options import Request, differences
 from bertvision.prepare import Prepared, prepare
 from bertvision.progress import Progress
 from bertvision.recipe import Recipe
@@ -66,8 +66,7 @@ def fit(
         if request.budget is not None and not resume:
             before = clock.elapsed()
             setting = setting.with_words()
-            each = clock.elapsed() - before  # of which every fold takes about as long again
-            setting, plan = budget.within(setting, clock, each * folds_of(setting.recipe.folds)[0])
+            setting, plan = budget.within(setting, clock, clock.elapsed() - before)
         if not resume:  # a run that is resumed has taken its part of the disk already
             provenance.check_disk(path, setting.encoder, len(setting.recipe.fractions()))
         fitting = Fitting(setting.with_words(), accelerator, path, clock, plan)

@@ -77,6 +77,7 @@ class Measured:
     most: Fraction = MOST  # epochs
     dev_share: float = 1.0  # the least of the dev rows that a run may report on
     shared: bool = True  # do all folds read the same states at mark 0?
+    words: float = 0.0  # of each fold
     led: bool = True  # is the lead initialised from the heads of mark 0?
 
     @property
