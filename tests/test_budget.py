@@ -84,6 +84,8 @@ def test_where_dev_takes_most_of_the_time_a_part_of_it_is_reported_on() -> None:
     measured = Measured(1000, {"joint": MarkSeconds(50, 30, 5, 500)}, 1000)
     assert within_time(ASKED, 30, measured).limit == 1  # all of dev, as asked
     assert within_time(ASKED, 30, replace(measured, dev_share=0.01)).limit == 235  # 20 s of 85
+    few = Measured(1000, {"joint": MarkSeconds(2, 1, 1, 500)}, 100, dev_share=0.01)
+    assert within_time(replace(ASKED, limit=100), 30, few).limit == 100  # and never more than there are
 
 
 def test_folds_take_their_time() -> None:

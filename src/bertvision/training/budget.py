@@ -143,6 +143,8 @@ def within_time(recipe: Recipe, rest: float, measured: Measured) -> Recipe:
     if whole <= rest:
         return replace(recipe, epochs="0", marks="0")
     part = (rest - every.dev_seconds(rest)) / (whole - first.dev)
+    if part >= 1:  # there is time for all examples, but not for all of dev, on a sample of which the run then reports
+        return replace(recipe, epochs="0", marks="0")
     return replace(recipe, epochs="0", marks="0", limit=max(1, int(part * measured.rows)))
 
 
