@@ -2,7 +2,8 @@
 
     python -m benchmarks.suite.page [--results benchmarks/results/suite.jsonl] [--docs docs] [--methods 1a2b3c4d,...]
 
-A table shows one version of our method: the one that ran last. `--methods` names others that count as the same.
+A table shows one version of our method: the one that ran last. `--methods` names others that count as the same, and
+`--about` says on the page how they differ.
 """
 
 import argparse
@@ -50,11 +51,12 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--docs", type=Path, default=ROOT / "docs")
     parser.add_argument("--methods", default="")
+    parser.add_argument("--about", default="")
     given = parser.parse_args()
     rows = read(given.results)
     try:
         kept = one_version(rows, [name for name in given.methods.split(",") if name])
-        text, drawn = (markdown(kept, len(rows) - len(kept)), svg(cells(kept))) if rows else (EMPTY, None)
+        text, drawn = (markdown(kept, len(rows) - len(kept), given.about), svg(cells(kept))) if rows else (EMPTY, None)
     except UserError as error:
         sys.exit(str(error))
     (given.docs / "suite.md").write_text(text, encoding="utf-8")
@@ -70,10 +72,10 @@ def one_version(rows: list[Row], same: list[str]) -> list[Row]:
     return [row for row in rows if row not in ours or row["method"] in methods]
 
 
-def markdown(rows: list[Row], left_out: int) -> str:
+def markdown(rows: list[Row], left_out: int, about: str = "") -> str:
     of = cells(rows)
     parts = [
-        [*introduction(rows, of, left_out)],
+        [*introduction(rows, of, left_out, about)],
         ["## Where ours loses", "", *losses(of)],
         ["## Against the best of the others", "", *count_table(of), "", *duel_table(of)],
         ["## Average rank", "", *rank_table(of)],
@@ -85,7 +87,7 @@ def markdown(rows: list[Row], left_out: int) -> str:
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
-def introduction(rows: list[Row], of: Cells, left_out: int) -> list[str]:
+def introduction(rows: list[Row], of: Cells, left_out: int, about: str) -> list[str]:
     ours = [row for row in rows if contestants[row["contestant"]].ours]
     methods = ", ".join(f"`{name}`" for name in dict.fromkeys(row["method"] for row in ours)) or "not run"
     commits = ", ".join(dict.fromkeys(row["commit"] for row in ours))
@@ -102,6 +104,7 @@ def introduction(rows: list[Row], of: Cells, left_out: int) -> list[str]:
         " accuracy for classes, Pearson's correlation for scores.",
         "",
         f"- Our version: {methods} (the tree of `src/bertvision`), commits {commits or '-'}."
+        + (f" {about}" if about else "")
         + (f" {left_out} results of other versions are left out." if left_out else ""),
         f"- Within a budget means within {GRACE - 1:.0%} of it. Ours has to end in that time, test predictions"
         " included, counted from the start of the process. The others have to be ready for their first prediction.",
