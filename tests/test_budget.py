@@ -19,6 +19,7 @@ from bertvision.progress import Progress
 from bertvision.recipe import Recipe
 from bertvision.training import budget, measuring
 from bertvision.training.budget import within_time
+from bertvision.training.deadline import Clock
 from bertvision.training.measuring import MarkSeconds, Measured
 
 ASKED = Recipe(budget=10.0, lead="closed-form", polish_until="3/10")
@@ -106,6 +107,16 @@ def test_a_budget_uses_as_many_folds_as_leave_time_for_enough_epochs() -> None:
     _, _, chosen = budget._folded(replace(ASKED, folds="5"), replace(measured, rows=150), 40, 1.0)
     assert chosen.folds == "5"  # a tenth of 150 rows is too little to choose on
     assert Fraction(1, 2) <= Fraction(chosen.epochs) < budget.ENOUGH
+
+
+@pytest.mark.parametrize(("heads", "led"), [("closed-form", True), ("adapter-64", False)])
+def test_a_lead_that_mark_0_does_not_solve_takes_its_time(heads: str, led: bool, table: Path) -> None:
+    request = Request(train=str(table), backbone="tiny", heads=heads, lead="closed-form", budget=1.0)
+    found = measuring.measured(prepare(request, Progress(quiet=True)), 60.0, Clock.start())
+    assert (found.led, found.shared, found.words) == (led, True, 0.0)
+    measured = replace(Measured(10, {"joint": MarkSeconds(5, 3, 1, 1)}, 1000, start=20.0), led=led)
+    assert within_time(ASKED, 50, measured).marks == ("0,3" if led else "0,9/5")
+    assert ("last lead" in budget.pieces(replace(ASKED, epochs="1", marks="0,1"), measured, 1.0)) is not led
 
 
 def test_words_are_fitted_again_in_every_fold_that_is_used() -> None:

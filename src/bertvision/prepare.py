@@ -227,12 +227,10 @@ def parts_of(dataset: Dataset, request: Request) -> dict[str, Examples]:
     if request.limit is not None:
         train = train.take(sample(train, request.limit, "limit"))
     used, count = folds_of(request.folds)
-    if count and (dataset.kind == "span" or count > len(train)):
-        raise UserError(
-            "--folds is not for answer spans."
-            if dataset.kind == "span"
-            else f"--folds {request.folds}: {len(train)} rows cannot be split into {count} folds."
-        )
+    if count and dataset.kind == "span":
+        raise UserError("--folds is not for answer spans.")
+    if count > len(train):
+        raise UserError(f"--folds {request.folds}: {len(train)} rows cannot be split into {count} folds.")
     if count:  # every row is trained on; models are judged on rows that they were left out of
         rest, held = np.arange(len(train)), np.flatnonzero(folds(train, count) < used)
     else:

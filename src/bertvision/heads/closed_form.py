@@ -62,8 +62,8 @@ class ClosedForm(Head):
     def solve(self, batches: Batches, kind: str) -> None:
         width, classes = len(self.views) * self.width // self.count, self.output.out_features
         ridges = [Ridge(width) for _ in range(self.count)]
-        closeness = [Prototypes(width, classes) for _ in range(self.count)] if kind == "class" else []
-        models: list[tuple[int, Ridge | Prototypes]] = [*enumerate(ridges), *enumerate(closeness)]
+        prototypes = [Prototypes(width, classes) for _ in range(self.count)] if kind == "class" else []
+        models: list[tuple[int, Ridge | Prototypes]] = [*enumerate(ridges), *enumerate(prototypes)]
         for states, wanted, weights in self._rows(batches, kind):
             for layer, model in models:
                 model.add(states[:, layer], wanted, weights)
@@ -129,7 +129,7 @@ def _profile(left_out: Tensor, targets: Tensor) -> Tensor:
 
 
 def stack_scores(left_out: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Non-negative layer weights, so that two layers that agree do not cancel out."""
+    """Non-negative weights of the models, so that two that agree do not cancel out."""
     total, root = weights.sum(), weights.sqrt()
     mean, target = weights @ left_out[..., 0] / total, weights @ targets[:, 0] / total
     values, wanted = root[:, None] * (left_out[..., 0] - mean), root * (targets[:, 0] - target)

@@ -141,10 +141,10 @@ def measured(setting: Prepared, allowed: float, clock: Clock) -> Measured:
         mark,
         rows,
         start,
-        most_epochs(steps_in_epoch(len(setting.windows[TRAIN]), recipe)),
-        least_share(setting),
-        shared.fits(setting),
-        _led(setting),
+        most=most_epochs(steps_in_epoch(len(setting.windows[TRAIN]), recipe)),
+        dev_share=least_share(setting),
+        shared=shared.fits(setting),
+        led=_led(setting),
     )
 
 
