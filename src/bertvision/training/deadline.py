@@ -104,7 +104,8 @@ class Watch:
         process."""
         first = fold(0)
         for name in [name for name in self.work if name.startswith(first + FIRST) and _is(name, STATES)]:
-            self.work[name.removeprefix(first)] = self.work[name]
+            final = name.removeprefix(first)
+            self.work[final] = max(self.work[final], self.work[name])
 
     @property
     def of_a_fold(self) -> bool:
